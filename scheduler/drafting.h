@@ -3,7 +3,7 @@
  *
  * Law. Drafts never change an answer (draft.h), only what it costs. Whether the request has a run in a step is decided
  * for the step as a whole (depth.h), from the rate at which its drafts were right: of the request, which begins with
- * that of its tenant. A request has lost where runs in a row gave no right draft and the chance of that, at its rate
+ * that of the text that it goes on with (draft_history.h), and before that of its tenant. A request has lost where runs in a row gave no right draft and the chance of that, at its rate
  * before, is below one in WEFT_DRAFTS_CREDIBLE: its rate is then 0. What follows brings it back:
  *   of its own n-grams   each token is compared with what was guessed, whether a run was planned or not; a right
  *                        guess takes back one lost run, the last of them the loss
@@ -38,6 +38,9 @@ typedef struct weft_drafting {
   weft_acceptance own;
   uint32_t judged_at;      /* tokens of the answer when it was judged last, by a run */
   uint32_t pause, back_at; /* tokens of the answer: how long the next loss holds, and when the present one ends */
+  uint64_t prompt_key,
+      text_key; /* draft_history.h: hashes of whole blocks; of the prompt, of the first n_keyed tokens */
+  uint32_t n_keyed;
   weft_ngram ngram;
   /* Of a shadow's last run: the tokens that it foretold, [n_foretold] from token foretold_at of the text on. */
   uint32_t foretold_at, n_foretold;

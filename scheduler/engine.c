@@ -201,6 +201,12 @@ static weft_status open_batchers(weft_engine *e, uint32_t segments_max) {
   return status;
 }
 
+static bool has_drafts(const weft_engine *e) {
+  uint32_t i = 0;
+  while (i < e->n_lanes && e->lane[i].info->draft_rows_max == 0) i++;
+  return i < e->n_lanes;
+}
+
 static weft_status take_memory(weft_engine *e) {
   const weft_engine_config *c = &e->config;
   uint32_t rows_max = 1, n_slots = 0;
@@ -215,6 +221,10 @@ static weft_status take_memory(weft_engine *e) {
   uint32_t n_works = c->running_max < n_slots ? c->running_max : n_slots;
   if (n_works > rows_max) n_works = rows_max;
   n_works += 1; /* so that a full plan is never the reason to stop */
+  if (has_drafts(e)) {
+    e->draft_history = weft_alloc(1, sizeof *e->draft_history);
+    if (e->draft_history == NULL) return WEFT_E_NO_MEMORY;
+  }
   e->rank = weft_alloc(c->running_max, sizeof *e->rank);
   e->ranked = weft_alloc(c->running_max, sizeof *e->ranked);
   e->told = weft_alloc(2 * (size_t)n_works, sizeof *e->told);
@@ -259,6 +269,7 @@ static void free_engine(weft_engine *e) {
     weft_ready_close(&e->lane[i].ready);
     weft_batcher_close(&e->lane[i].batcher);
   }
+  weft_free(e->draft_history);
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);
   weft_deadlines_close(&e->deadlines);
   weft_waiting_close(e);

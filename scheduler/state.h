@@ -29,6 +29,7 @@
 #include "scheduler/batcher.h"
 #include "scheduler/claims.h"
 #include "scheduler/depth.h"
+#include "scheduler/draft_history.h"
 #include "scheduler/file_wait.h"
 #include "scheduler/forecast.h"
 #include "scheduler/inbox.h"
@@ -141,6 +142,8 @@ typedef struct weft_engine {
   uint64_t hidden_ns;        /* the part of plan_ns that passed while the device had a step */
   weft_engine_stats stats;
   weft_request_stats *requests; /* [n_lanes] */
+
+  weft_draft_history *draft_history; /* any thread (draft_history.h); NULL: no model has drafts */
 
   weft_recorder recorder; /* any thread */
   pthread_mutex_t stats_mutex;

@@ -338,6 +338,12 @@ uint64_t weft_engine_rows(const weft_engine *e, const weft_request_params *p) {
   return rows_of(p, p->canvas && canvas > 0 ? (n + canvas - 1) / canvas * canvas : n);
 }
 
+static void recall_drafts(const weft_engine *e, weft_request *r) {
+  const weft_request_params *p = &r->params;
+  if (e->draft_history == NULL || p->canvas || p->asked.draft.kind == WEFT_DRAFT_OFF || p->asked.no_cache) return;
+  weft_draft_history_find(e->draft_history, &r->drafting, p->domain, p->model, r->tokens, p->n_tokens);
+}
+
 /* FULL: the budget has no room for all of them now; those that had it give it back. */
 static weft_status open_all(weft_engine *const *engine, const weft_account *own, const weft_request_params *params,
                             const weft_request_size *size, uint32_t n, uint64_t now_us, weft_request **out,
@@ -355,6 +361,7 @@ static weft_status open_all(weft_engine *const *engine, const weft_account *own,
       }
       return status;
     }
+    recall_drafts(engine[i], out[i]);
     out[i]->inbox = &engine[i]->inbox;
     out[i]->limits = own->limits;
     out[i]->n_rows = rows_of(&p, p.canvas ? (uint64_t)size[i].n_blocks * size[i].n_canvas : size[i].answer_max);

@@ -83,7 +83,7 @@ done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kern
 layers=(
   "draft ngram"
   "drafting"
-  "list deadline cost policy queue_share replica_choice recorder forecast claims params canvas_ring budget"
+  "draft_history list deadline cost policy queue_share replica_choice recorder forecast claims params canvas_ring budget"
   "event sent_prefixes view prefix_feed"
   "stats pace depth file_wait"
   "request latency account pin stats_sum"

@@ -5,7 +5,8 @@
 #include "tests/support/engine_world.h"
 
 #include "base/random.h"
-#include "scheduler/drafting.h"
+#include "scheduler/draft_history.h"
+#include "scheduler/request.h"
 
 /* ---- decisions -------------------------------------------------------------------------------- */
 
@@ -55,6 +56,36 @@ static void a_tenant_is_remembered(void **state) {
   assert_true(weft_drafting_rate(&d, &good, 0) > 0.95);
   assert_true(weft_drafting_rate(&d, &bad, 0) < 0.1);
   assert_true(weft_drafting_rate(&d, &unknown, 0) == 0.5);
+}
+
+/* A text that ended is known by its model, its domain and its whole blocks. */
+static void a_text_is_remembered(void **state) {
+  static weft_draft_history history;
+  const weft_key128 domain = {.low = 7, .high = 8}, other = {.low = 7, .high = 9};
+  int32_t text[200];
+  (void)state;
+  for (int32_t i = 0; i < 200; i++) text[i] = 3 * i;
+  weft_drafting d = open_other();
+  weft_draft_history_find(&history, &d, domain, 0, text, 70);
+  assert_int_equal(d.own.n_judged, 0);
+  weft_acceptance tenant = {0};
+  for (uint32_t i = 0; i < 8; i++) weft_drafting_judge(&d, &tenant, 4, 4, i);
+  weft_draft_history_keep(&history, &d, text, 130);
+  const struct {
+    weft_key128 domain;
+    uint32_t model, n_prompt, at; /* at: a token that is another one */
+    bool known;
+  } rows[] = {{domain, 0, 200, 199, true},  {domain, 0, 128, 199, true}, {domain, 0, 127, 199, true},
+              {domain, 0, 200, 100, true},  {domain, 0, 200, 63, false}, {domain, 0, 63, 199, false},
+              {domain, 1, 200, 199, false}, {other, 0, 200, 199, false}};
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    weft_drafting e = open_other();
+    text[rows[i].at] += 1;
+    weft_draft_history_find(&history, &e, rows[i].domain, rows[i].model, text, rows[i].n_prompt);
+    text[rows[i].at] -= 1;
+    assert_int_equal(e.own.n_judged, rows[i].known ? 16 : 0);
+    assert_int_equal(e.own.n_right, e.own.n_judged);
+  }
 }
 
 /* N-grams of a text that begins to repeat itself: guesses are compared without a run, and bring runs back. */
@@ -170,6 +201,10 @@ static void plan_load(uint32_t n) {
   }
 }
 
+static void run_to_end(void) {
+  while (!weft_engine_idle(w.engine)) step(1);
+}
+
 /* At no rate of right drafts, with any number of sequences, are there fewer than 98 tokens where there were 100. */
 static void drafts_never_lose(void **state) {
   static const uint32_t numbers[] = {1, 2, 4, 8, 16, 32}, rates[] = {0, 20, 40, 60, 80, 95};
@@ -188,6 +223,35 @@ static void drafts_never_lose(void **state) {
       if (l.percent == 60 && l.n >= 4) assert_true(gain > 1.15);
     }
   }
+}
+
+/* The next turn of a conversation begins with what the one before learned, and one without the cache with nothing. */
+static void a_next_turn_begins_with_what_was_learned(void **state) {
+  (void)state;
+  plan_load(1);
+  l.percent = 100;
+  w.config.drafter = &some;
+  w.config.drafts_always = true;
+  open_world();
+  weft_request *r = submit(&l.params[0]);
+  run_to_end();
+  assert_in_range(r->drafting.own.n_judged, 32, 64);
+  weft_request_params next = l.params[0];
+  int32_t text[ANSWER + 8];
+  memcpy(text, r->tokens, sizeof text);
+  text[ANSWER + 7] = (text[ANSWER + 7] + 1) % VOCAB; /* the next message */
+  next.tokens = text;
+  next.n_tokens = ANSWER + 8;
+  next.max_tokens = 4;
+  weft_request *turn = submit(&next);
+  assert_in_range(turn->drafting.own.n_judged, 16, 32);
+  assert_int_equal(turn->drafting.own.n_right, turn->drafting.own.n_judged);
+  next.asked.no_cache = true;
+  weft_request *fresh = submit(&next);
+  assert_int_equal(fresh->drafting.own.n_judged, 0);
+  run_to_end();
+  weft_request *all[] = {r, turn, fresh};
+  release_all(all, 3);
 }
 
 /* The rows of drafts, right or wrong, are planned for the tenant that had them; without drafts none is counted. */
@@ -255,6 +319,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(losses_end_drafts_at_once),      cmocka_unit_test(a_tenant_is_remembered),
       cmocka_unit_test(ngrams_come_back_by_themselves), TEST(drafts_never_lose),
+      cmocka_unit_test(a_text_is_remembered),           TEST(a_next_turn_begins_with_what_was_learned),
       TEST(drafts_are_charged_to_whom_they_serve),      TEST(ngrams_of_a_text_that_does_not_repeat),
   };
   return cmocka_run_group_tests(tests, NULL, free_load);
