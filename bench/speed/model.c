@@ -5,6 +5,7 @@
  * Law: the rate of one sequence is its tokens over the time from the first one to the end. Steps of several
  * sequences, of canvases and of both are timed from one to the next of those that hold the whole load and nothing
  * else: what runs while the last prompts are still computed, and after the first answer has ended, does not count.
+ * With --draft a row that decodes is measured without drafts as well, in turns, of the same prompts.
  * The first run of a row warms up, and there the experts it touches are counted. */
 #include <jansson.h>
 #include <string.h>
@@ -33,6 +34,7 @@ typedef struct bench_list {
   uint32_t n;
   weft_load load; /* of the runs below; a row of the same load measures nothing again */
   double values[REPEAT_MAX], rates[REPEAT_MAX], firsts[REPEAT_MAX]; /* values: of decode or steps; rates: of prefill */
+  double plain_values[REPEAT_MAX], plain_firsts[REPEAT_MAX];        /* of decode without drafts */
   double blocks[REPEAT_MAX][BLOCKS];
 } bench_list;
 
@@ -68,13 +70,32 @@ static bool is_same_load(const weft_load *a, const weft_load *b) {
          a->n_steps == b->n_steps;
 }
 
+/* Whether the row is also measured without the drafts that --draft gives it. */
+static bool has_plain(const bench_list *list, const bench_row *row) {
+  return list->rt->model[0].has_drafts && row->what == DECODE;
+}
+
+static int run_plain(bench_list *list, const bench_row *row, uint64_t seed, uint32_t i) {
+  weft_draft *draft = &list->rt->model[0].draft;
+  const weft_draft own = *draft;
+  draft->kind = WEFT_DRAFT_OFF;
+  int code = run_once(list, row, seed, i);
+  *draft = own;
+  list->plain_values[i] = list->values[i];
+  list->plain_firsts[i] = list->firsts[i];
+  return code;
+}
+
 static int run_all(bench_list *list, const bench_row *row, uint32_t n) {
   if (is_same_load(&list->load, &row->load)) return 0;
   list->load = row->load;
   weft_touched_count(&list->touched, true);
   int code = run_once(list, row, 1000, 0);
   weft_touched_count(&list->touched, false);
-  for (uint32_t i = 0; i < n && code == 0; i++) code = run_once(list, row, 1001u + i, i);
+  for (uint32_t i = 0; i < n && code == 0; i++) {
+    if (has_plain(list, row)) code = run_plain(list, row, 1001u + i, i);
+    if (code == 0) code = run_once(list, row, 1001u + i, i);
+  }
   return code;
 }
 
@@ -119,13 +140,17 @@ static void print_row(const bench_list *list, const bench_row *row, const json_t
          first = number_in(record, "first_ms");
   double touched = number_in(record, "experts_touched"), expected = number_in(record, "experts_expected");
   if (list->config->csv) {
-    (void)printf("\"%s\",%.6g,%.6g,%s,%u,%u,%u,%u,%.6g,%.6g,%.4g,%.4g\n", row->name, median, spread, unit_of(row),
-                 l->n_prompt, l->n_generate, l->n_parallel, l->n_canvases, first, number_in(record, "kv_mib"), touched,
-                 expected);
+    (void)printf("\"%s\",%.6g,%.6g,%s,%u,%u,%u,%u,%.6g,%.6g,%.4g,%.4g,%.6g,%.6g\n", row->name, median, spread,
+                 unit_of(row), l->n_prompt, l->n_generate, l->n_parallel, l->n_canvases, first,
+                 number_in(record, "kv_mib"), touched, expected, number_in(record, "plain_median"),
+                 number_in(record, "plain_first_ms"));
   } else if (!list->config->product.json) {
     (void)printf("%-34s %10.2f %-8s spread %.2f over %u runs; first after %.2f ms; KV %.1f MiB", row->name, median,
                  unit_of(row), spread, list->config->repeat, first, number_in(record, "kv_mib"));
     if (touched > 0.0) (void)printf("; experts %.1f of %u, expected %.1f", touched, list->touched.n_experts, expected);
+    if (has_plain(list, row))
+      (void)printf("; without drafts %.2f %s, first after %.2f ms", number_in(record, "plain_median"), unit_of(row),
+                   number_in(record, "plain_first_ms"));
     (void)printf("\n");
   }
   (void)fflush(stdout); /* a row at a time */
@@ -161,6 +186,10 @@ static int run_row(bench_list *list, const bench_row *row, json_t *out) {
   memcpy(firsts, list->firsts, n * sizeof *firsts);
   double median = weft_median(values, n), spread = values[n - 1] - values[0];
   json_t *record = record_of(list, row, median, spread, weft_median(firsts, n));
+  if (has_plain(list, row)) {
+    (void)json_object_set_new(record, "plain_median", json_real(weft_median(list->plain_values, n)));
+    (void)json_object_set_new(record, "plain_first_ms", json_real(weft_median(list->plain_firsts, n)));
+  }
   print_row(list, row, record);
   (void)json_array_append_new(out, record);
   return 0;
@@ -302,7 +331,7 @@ static int run_rows(bench_list *list, json_t *out) {
   if (code == 0 && config->csv) {
     (void)printf(
         "work,median,spread,unit,n_prompt,n_generate,n_parallel,n_canvases,first_ms,kv_mib,experts_touched,"
-        "experts_expected\n");
+        "experts_expected,plain_median,plain_first_ms\n");
   }
   for (uint32_t i = 0; i < list->n && code == 0; i++) code = run_row(list, &list->row[i], out);
   return code;
