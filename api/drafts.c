@@ -175,6 +175,13 @@ weft_status drafts_start(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
+void drafts_force(weft_runtime *rt) {
+  for (uint32_t r = 0; r < rt->n_replicas; r++) {
+    const model_drafter *own = rt->drafter[r];
+    weft_engine_set_drafter(weft_replicas_at(rt->replicas, r), own == NULL ? NULL : model_drafter_calls(own), true);
+  }
+}
+
 /* ---- checks, and what a request gets --------------------------------------------------------------- */
 
 weft_status drafts_check(const weft_runtime *rt, weft_error *error) {

@@ -25,6 +25,8 @@ weft_status drafts_start(weft_runtime *runtime, weft_error *error);
 uint32_t drafts_rows_max(const weft_open_options *options, const weft_served_model *model);
 /* What the request leaves open. */
 void drafts_fill(const weft_served_model *model, weft_draft *draft);
+/* As many drafts as there are, whether they gain or not: to test and to measure. No request may be there. */
+void drafts_force(weft_runtime *runtime);
 void drafts_print(const weft_runtime *runtime, const weft_served_model *model, weft_text *out);
 
 #endif

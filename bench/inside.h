@@ -17,6 +17,7 @@
 #include "api/cli/manual.h"
 #include "api/cli/metric.h"
 #include "api/events/kv_wire.h"
+#include "api/drafts.h"
 #include "api/json.h"
 #include "api/process_metrics.h"
 #include "api/runtime.h"

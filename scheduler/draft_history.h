@@ -2,11 +2,11 @@
 /* How often drafts were right in texts that ended: the next turn of a conversation, whose prompt begins with such a
  * text, begins with what was learned in it.
  *
- * Law. It is a memory of bounded size on which speed depends and no answer does. A text is known by a hash of its tokens
- * up to the last whole block of its prompt, and of prompt and answer, with its model and its sharing domain: so no
- * domain learns of another one's. A place is taken by what came last. Requests that use no cached prefix (no_cache)
- * neither ask nor tell. find runs in the thread of a submitter, keep in the engine's; they share words that are read
- * and written whole, so a reader that meets a writer takes another text's numbers at worst. */
+ * Law. It is a memory of bounded size on which speed depends and no answer does. A text is known by a hash of its
+ * tokens up to the last whole block of its prompt, and of prompt and answer, with its model and its sharing domain: so
+ * no domain learns of another one's. A place is taken by what came last. Requests that use no cached prefix (no_cache)
+ * do not ask. find runs in the thread of a submitter, keep in the engine's; they share words that are read and written
+ * whole, so a reader that meets a writer takes another text's numbers at worst. */
 #ifndef WEFT_SCHEDULER_DRAFT_HISTORY_H
 #define WEFT_SCHEDULER_DRAFT_HISTORY_H
 

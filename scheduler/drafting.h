@@ -3,8 +3,9 @@
  *
  * Law. Drafts never change an answer (draft.h), only what it costs. Whether the request has a run in a step is decided
  * for the step as a whole (depth.h), from the rate at which its drafts were right: of the request, which begins with
- * that of the text that it goes on with (draft_history.h), and before that of its tenant. A request has lost where runs in a row gave no right draft and the chance of that, at its rate
- * before, is below one in WEFT_DRAFTS_CREDIBLE: its rate is then 0. What follows brings it back:
+ * that of the text that it goes on with (draft_history.h), and before that of its tenant. A request has lost where runs
+ * in a row gave no right draft and the chance of that, at its rate before, is below one in WEFT_DRAFTS_CREDIBLE: its
+ * rate is then 0. What follows brings it back:
  *   of its own n-grams   each token is compared with what was guessed, whether a run was planned or not; a right
  *                        guess takes back one lost run, the last of them the loss
  *   of another drafter   a trial (depth.h) of which a draft was right; or WEFT_DRAFTS_PAUSE tokens of its answer, after

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* weft demo: serves the demo model over HTTP and shows, in a few lines, what weft is for: canvases being denoised and
- * sequences being decoded in the same steps of one model, then two models taking turns over one pool. Every
- * number is read from the server's /metrics; the demo fails when they do not show it. */
+ * sequences being decoded in the same steps of one model, two models taking turns over one pool, then tokens that a
+ * canvas guesses. Every number of the first two is read from the server's /metrics; the demo fails when they do not
+ * show it. */
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -14,6 +15,7 @@
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
 #include "api/cli/demo_canvas.h"
+#include "api/cli/demo_drafts.h"
 #include "api/cli/metric.h"
 #include "base/path.h"
 #include "base/threads.h"
@@ -211,6 +213,7 @@ int weft_cli_demo(const weft_config *config) {
   const char *names[] = {name[0], name[1]}, *program = program_invocation_name;
   int code = one_weight_set(&own, names[0]);
   if (code == 0) code = two_weight_sets(&own, names);
+  if (code == 0) code = weft_demo_drafts(own.models.item[0]);
   if (code == 0)
     (void)printf("\nTry it:  %s chat -m %s\n         %s serve -m %s --port 8080\n", program, own.models.item[0],
                  program, own.models.item[0]);

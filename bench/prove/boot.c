@@ -82,14 +82,6 @@ static int tell_room(const weft_config *config) {
   return 0;
 }
 
-/* Drafts of every request, as many as there are. */
-static void force_drafts(weft_runtime *rt) {
-  for (uint32_t r = 0; r < rt->n_replicas; r++) {
-    const model_drafter *own = rt->drafter[r];
-    weft_engine_set_drafter(weft_replicas_at(rt->replicas, r), own == NULL ? NULL : model_drafter_calls(own), true);
-  }
-}
-
 int weft_lab_boot(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
   static weft_drift drift; /* as long as the process: devices ask it */
@@ -102,5 +94,5 @@ int weft_lab_boot(const weft_config *product) {
   if (product->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, WEFT_NO_MODEL);
   if (config->dry_run) return tell_room(product);
   weft_device_on_open(take_device, &drift);
-  return weft_cli_serve_opened(product, config->drafts_always ? force_drafts : NULL);
+  return weft_cli_serve_opened(product, config->drafts_always ? drafts_force : NULL);
 }

@@ -5,7 +5,10 @@
  * kinds json, sentence, items; see model/demo/README.md); perhaps "tools", which are declared, and "schema", to which
  * --structured holds the answer. Calls are judged as the text in which the model writes them. The bars: exact families
  * at least 95 % together and 85 % each, both ways; families with a validator at least 85 % each, and from 4 to 24
- * denoise steps per canvas together; and answers that do not go round in circles (bench/quality/repetition.h). */
+ * denoise steps per canvas together; and answers that do not go round in circles (bench/quality/repetition.h).
+ *
+ * With --draft answers token by token have as many drafts as there are, whether they gain or not, so that each family
+ * tells how many of them are right: of tokens that followed right ones, and tokens for each step that answered. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +26,8 @@ typedef struct family {
   uint32_t n, n_canvases;
   uint32_t good[2]; /* by mode: autoregressive, diffusion */
   uint64_t n_steps;
-  uint32_t steps[STEPS_MAX]; /* histogram of mean steps per canvas of one answer */
+  uint64_t n_tokens, n_drafted, n_accepted; /* of answers token by token */
+  uint32_t steps[STEPS_MAX];                /* histogram of mean steps per canvas of one answer */
 } family;
 
 typedef struct evaluation {
@@ -157,6 +161,11 @@ static void judge_flight(evaluation *e, flight *f, const weft_delta *end, int mo
     weft_cli_say(STDERR_FILENO, "%s, %s: got '%s', key %s", kin->name, mode == 0 ? "ar" : "diffusion",
                  f->text.bytes == NULL ? "" : f->text.bytes, json_string_value(json_object_get(f->item, "key")));
   }
+  if (mode == 0) {
+    kin->n_tokens += f->tokens.n / sizeof(int32_t);
+    kin->n_drafted += end->usage.drafted;
+    kin->n_accepted += end->usage.accepted;
+  }
   if (mode == 1 && end->usage.canvases > 0) {
     kin->n_canvases += end->usage.canvases;
     kin->n_steps += end->usage.denoise_steps;
@@ -246,6 +255,20 @@ static double mean_steps(const family *f) {
   return f->n_canvases == 0 ? 0.0 : (double)f->n_steps / f->n_canvases;
 }
 
+static double share_right(const family *f) {
+  return f->n_drafted == 0 ? 0.0 : (double)f->n_accepted / (double)f->n_drafted;
+}
+
+/* Each right draft saved a step. */
+static double tokens_a_step(const family *f) {
+  return f->n_tokens > f->n_accepted ? (double)f->n_tokens / (double)(f->n_tokens - f->n_accepted) : 0.0;
+}
+
+static void print_drafts(const family *f) {
+  if (f->n_drafted == 0) return;
+  (void)printf("   drafts %5.1f %% right, %.2f tokens a step", 100.0 * share_right(f), tokens_a_step(f));
+}
+
 static bool under_bar(const family *f) {
   return share_good(f->good[0], f->n) < 0.85 || share_good(f->good[1], f->n) < 0.85;
 }
@@ -290,13 +313,16 @@ static bool report_families(evaluation *e) {
     const family *f = &e->families[i];
     (void)json_object_set_new(
         families, f->name,
-        json_pack("{s:i, s:f, s:f, s:f, s:i, s:b}", "n", (int)f->n, "ar", share_good(f->good[0], f->n), "diffusion",
-                  share_good(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps", (int)steps_p90(f), "exact",
-                  (int)f->exact));
+        json_pack("{s:i, s:f, s:f, s:f, s:i, s:b, s:I, s:I, s:f}", "n", (int)f->n, "ar", share_good(f->good[0], f->n),
+                  "diffusion", share_good(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps",
+                  (int)steps_p90(f), "exact", (int)f->exact, "drafted", (json_int_t)f->n_drafted, "accepted",
+                  (json_int_t)f->n_accepted, "tokens_a_step", tokens_a_step(f)));
     if (!e->config->product.json) {
-      (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f, p90 %2u%s%s\n", f->name, f->n,
+      (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f, p90 %2u%s%s", f->name, f->n,
                    100.0 * share_good(f->good[0], f->n), 100.0 * share_good(f->good[1], f->n), mean_steps(f),
                    steps_p90(f), f->exact ? "" : "   (validator)", under_bar(f) ? "   UNDER THE BAR" : "");
+      print_drafts(f);
+      (void)printf("\n");
     }
     if (under_bar(f)) passed = false;
     totals *to = f->exact ? &exact : &many;
@@ -339,6 +365,7 @@ int weft_lab_eval(const weft_config *product) {
     code = weft_cli_fail(WEFT_EXIT_USAGE, "%s cannot answer by diffusion, so it cannot be judged both ways",
                          config->product.models.item[0]);
   }
+  if (code == 0 && e.runtime->model[0].has_drafts) drafts_force(e.runtime);
   if (code == 0) code = read_cases(&e);
   if (code == 0) code = run_mode(&e, 0);
   if (code == 0) code = run_mode(&e, 1);
