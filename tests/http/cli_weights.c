@@ -286,6 +286,16 @@ static void copy_file(const char *from, const char *to) {
   (void)fclose(in);
 }
 
+/* Whether there are instructions that sum in another order than portable ones. */
+static bool has_fast_sums(void) {
+  weft_device_config config = {.backend = "cpu", .n_threads = 1};
+  weft_device *device = NULL;
+  assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
+  bool fast = strcmp(weft_device_get_info(device)->isa, "portable") != 0;
+  weft_device_close(device);
+  return fast;
+}
+
 static void what_does_not_fit_is_refused(void **state) {
   (void)state;
   char other[64];
@@ -294,7 +304,7 @@ static void what_does_not_fit_is_refused(void **state) {
   program owner = start_owner(MORE("-m", DEMO_AR_MODEL));
   check_refused(DEMO_MODEL, MORE("--backend", "cpu"), "is none of the models whose weights lie there");
   check_refused(DEMO_AR_MODEL, MORE("--backend", "ref"), "laid out for backend 'cpu', and this process has 'ref'");
-  check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--isa", "portable"), "sums in the order");
+  if (has_fast_sums()) check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--isa", "portable"), "sums in the order");
   check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--devices", "0,1"), "lie on one device");
   copy_file(DEMO_MODEL, other); /* the file was replaced by another one of its name */
   check_refused(other, MORE("--backend", "cpu"), "is another file than the one whose weights lie there");
