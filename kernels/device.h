@@ -3,10 +3,11 @@
  *
  * Law: every call takes its device; there is no current device and no global state. Enqueued work runs in order on the
  * device's one stream. Streams of different devices run beside one another: what one device sends to another is there
- * for work that follows a mark of the sender (weft_device_send, weft_device_follow). Ops never allocate memory. A device error is a status; after WEFT_E_DEVICE the device is lost
- * and only close may follow. Pointers from weft_device_alloc are device pointers: only ops, upload, download, copy and
- * zero may read or write what they point to (on ref and cpu it is ordinary memory). The calls on a device come from one
- * thread at a time, but for get_info and those that say otherwise. */
+ * for work that follows a mark of the sender (weft_device_send, weft_device_follow). Ops never allocate memory. A
+ * device error is a status; after WEFT_E_DEVICE the device is lost and only close may follow. Pointers from
+ * weft_device_alloc are device pointers: only ops, upload, download, copy and zero may read or write what they point to
+ * (on ref and cpu it is ordinary memory). The calls on a device come from one thread at a time, but for get_info and
+ * those that say otherwise. */
 #ifndef WEFT_KERNELS_DEVICE_H
 #define WEFT_KERNELS_DEVICE_H
 
@@ -116,8 +117,8 @@ void weft_device_list_backends(char *out, size_t n);
 /* Device memory, aligned to 256 bytes; its content is undefined. Errors: NO_MEMORY, DEVICE. */
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free(weft_device *device, void *memory);
-/* Bytes of device memory that may be allocated now: what is free of the bound where there is one, else of the machine, or of
- * the card less what stays free for its driver. */
+/* Bytes of device memory that may be allocated now: what is free of the bound where there is one, else of the machine,
+ * or of the card less what stays free for its driver. */
 uint64_t weft_device_memory_left(weft_device *device);
 /* Memory that the host and every device of the backend may read and write where it lies: pinned on cuda, ordinary
  * elsewhere. It is aligned to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors:
@@ -137,9 +138,9 @@ weft_status weft_device_sync(weft_device *device);
  * `to`, which may be the same device. follow has work that is enqueued on `device` from now on begin after the work
  * before the last `mark` of `other`; it enqueues and does not wait, and does nothing where that mark was never set. So
  * work of `to` sees what was sent once it follows a mark that `from` set after send, and `from` may send to the same
- * place again once it follows a mark that `to` set after that work. Neither may be part of a graph. Errors: INVALID (the
- * backends differ, or a graph is being made), DEVICE. */
-enum { WEFT_DEVICES_MAX = 8 };
+ * place again once it follows a mark that `to` set after that work. Neither may be part of a graph. Errors: INVALID
+ * (the backends differ, or a graph is being made), DEVICE. */
+enum { WEFT_DEVICES_MAX = 16 };
 weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
                              uint64_t n_bytes);
 weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark);
@@ -150,7 +151,7 @@ bool weft_device_reaches(weft_device *device, weft_device *other);
 bool weft_device_broken(const weft_device *device);
 
 /* Marks 0 .. WEFT_MARKS_MAX - 1 in the order of enqueued work: wait returns when the work before the mark has run. */
-enum { WEFT_MARKS_MAX = 16 };
+enum { WEFT_MARKS_MAX = 32 };
 weft_status weft_device_mark(weft_device *device, uint32_t mark);
 weft_status weft_device_wait(weft_device *device, uint32_t mark);
 

@@ -27,14 +27,39 @@ typedef enum weft_activation {
 #define WEFT_GATE_SLOPE 1.702f
 #define WEFT_GATE_LIMIT 7.0f
 
+/* The sum over a row's experts is made by pairs: WEFT_EXPERTS_LEAVES sums in f32, each over the ranks whose experts are
+ * of that leaf, in rank order from +0; then leaves 2 i and 2 i + 1 are added, then the sums of these pairs, and so
+ * on. */
+enum { WEFT_EXPERTS_LEVELS = 4, WEFT_EXPERTS_LEAVES = 1 << WEFT_EXPERTS_LEVELS };
+
+#ifdef __CUDACC__
+#define WEFT_EXPERTS_FN static __host__ __device__ inline
+#else
+#define WEFT_EXPERTS_FN static inline
+#endif
+
+/* Leaf l has the experts from n_experts * l / LEAVES on, up to the next leaf's. expert < n_experts. */
+WEFT_EXPERTS_FN uint32_t weft_experts_leaf(uint32_t expert, uint32_t n_experts) {
+  return (WEFT_EXPERTS_LEAVES * expert + WEFT_EXPERTS_LEAVES - 1) / n_experts;
+}
+
+/* Whoever adds the ranks leaf by leaf closes this many levels behind a rank: the sum of each of them goes into the next
+ * one's, and is +0 again. next: the leaf of the rank that follows; LEAVES behind the last rank. No sum from +0 is -0,
+ * so leaves without ranks change nothing. */
+WEFT_EXPERTS_FN uint32_t weft_experts_closes(uint32_t leaf, uint32_t next) {
+  uint32_t n = 0;
+  for (uint32_t differs = leaf ^ next; n < WEFT_EXPERTS_LEVELS && differs >> n != 0; n++) continue;
+  return n;
+}
+
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)), e = ids[r,j] ------- *
- * The sum is low + high, in f32: low over the ranks with e < n_experts / 2, high over the others, each in rank order
- * from +0. The stacks may hold some experts only, from first_expert on: a rank whose expert is not among them adds
- * nothing, so the sum of two calls with half of the experts each has the bits of one call with all. An expert that does
- * not exist is INVALID; on cuda its row becomes NaN. Weights are gate_up (gate rows first, then up rows) or gate and
- * up. Products, also of act * up with down, have matmul's numerics; on cuda results of down in 8 bits are then bf16.
- * With biases each is added in f32 to what the product with its matrix gives: before the gate, and after down.
- * shared: an MLP that every row takes, as two matmuls; experts do not read what it writes, nor it what they write. */
+ * The stacks may hold some experts only, from first_expert on: a rank whose expert is not among them adds nothing. So
+ * where each of several calls has the experts of all leaves below one sum of the tree, adding what they make as the
+ * tree does gives the bits of one call with all experts. An expert that does not exist is INVALID; on cuda its row
+ * becomes NaN. Weights are gate_up (gate rows first, then up rows) or gate and up. Products, also of act * up with
+ * down, have matmul's numerics; on cuda results of down in 8 bits are then bf16. With biases each is added in f32 to
+ * what the product with its matrix gives: before the gate, and after down. shared: an MLP that every row takes, as two
+ * matmuls; experts do not read what it writes, nor it what they write. */
 typedef struct weft_shared_args {
   const float *x; /* [n_rows, n_in], in x_form */
   weft_rows_form x_form;

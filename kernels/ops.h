@@ -11,8 +11,9 @@
  * Determinism (every backend). The result of a row depends on that row's inputs only: never on the other rows of the
  * call, on their number, or on the row's place. So every sum has an order that is a function of lengths and absolute
  * positions alone. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute key positions, or a fixed multiple of it,
- * each from a fresh (max, sum, out), merged ascending; a row's experts are added in two sums. tests/kernels compares
- * rows alone with the same rows in calls of every size, bit for bit. weft_device_config.no_deterministic lifts this.
+ * each from a fresh (max, sum, out), merged ascending; a row's experts are added by pairs (kernels/experts.h).
+ * tests/kernels compares rows alone with the same rows in calls of every size, bit for bit.
+ * weft_device_config.no_deterministic lifts this.
  *
  * Numerics of products (each backend has its own order, so bits differ between backends; docs/kernels.md has the rest):
  *   ref    the f32 row times the dequantised weight, inputs ascending in one sum of doubles

@@ -71,6 +71,31 @@ uint32_t weft_shards_row(uint32_t n_shards, uint32_t n_rows, uint32_t at) {
   return row < n_rows ? (uint32_t)row : n_rows;
 }
 
+uint32_t weft_shards_closes(uint32_t n_shards, uint32_t at) {
+  uint32_t n_closes = 0;
+  while (n_shards > 1) {
+    uint32_t left = n_shards / 2;
+    bool is_left = at < left;
+    n_closes += at + 1 == n_shards ? 1 : 0;
+    at -= is_left ? 0 : left;
+    n_shards = is_left ? left : n_shards - left;
+  }
+  return n_closes;
+}
+
+uint32_t weft_shards_half(uint32_t n_shards, uint32_t at, uint32_t n) {
+  uint32_t first = 0;
+  if (at == n_shards) return n;
+  while (n_shards > 1) {
+    uint32_t left = n_shards / 2;
+    bool is_left = at < left;
+    n /= 2;
+    if (!is_left) first += n, at -= left;
+    n_shards = is_left ? left : n_shards - left;
+  }
+  return first;
+}
+
 /* ---- open and close ---- */
 
 /* Whether each device can exchange in one call, and reaches the memory of all others. */
@@ -274,18 +299,19 @@ static weft_status put_rows(weft_device *device, float *x, float *x2, float *y, 
   return weft_norm(device, &args);
 }
 
-/* x += what the others gave, in the order of the shards. The sum of those before this shard grows in an inbox. */
+/* x becomes the sum over the shards. Other sums are made in the place of their first part. */
 static weft_status add_array(weft_shards *s, const shards_exchange *a, uint32_t turn, uint32_t array) {
   shards_rows rows = shards_exchange_rows(a, a->at, a->at);
-  uint32_t n_rows = rows.end - rows.first, n_cols = a->array[array].n_cols;
+  uint32_t n_rows = rows.end - rows.first, n_cols = a->array[array].n_cols, n_sums = 0;
   uint64_t offset = (uint64_t)rows.first * n_cols;
-  float *x = a->array[array].x + offset, *sum = a->at == 0 ? x : find_given(a, a->at, 0, turn, array) + offset;
+  float *x = a->array[array].x + offset, *sum[WEFT_DEVICES_MAX]; /* of the parts before, those that are not added yet */
   weft_status status = WEFT_OK;
-  for (uint32_t i = 1; i < s->n && status == WEFT_OK; i++) {
-    float *next = i == a->at ? x : find_given(a, a->at, i, turn, array) + offset;
-    float *to = i == a->at ? x : sum;
-    status = put_rows(s->shard[a->at].device, sum, next, to, n_rows, n_cols, n_cols);
-    sum = to;
+  for (uint32_t i = 0; i < s->n; i++) {
+    sum[n_sums++] = i == a->at ? x : find_given(a, a->at, i, turn, array) + offset;
+    for (uint32_t n = weft_shards_closes(s->n, i); n > 0 && status == WEFT_OK; n--, n_sums--) {
+      float *left = sum[n_sums - 2], *to = n_sums == 2 && i + 1 == s->n ? x : left;
+      status = put_rows(s->shard[a->at].device, left, sum[n_sums - 1], to, n_rows, n_cols, n_cols);
+    }
   }
   return status;
 }

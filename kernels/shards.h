@@ -2,11 +2,12 @@
 /* Exchanges between shards: devices that compute parts of the same rows add up, or put together, what they have.
  *
  * Law: every shard calls exchange as often as the others, each time in the same way with arrays of the same sizes, each
- * from a thread of its own. Sums are p0 + p1 + ... in the order of the shards, so all shards have the same bits; other
- * ways change no bit but of a NaN. An exchange is enqueued as other work is: no thread waits for a device, but none enqueues before
- * all have come to the exchange. A shard reads nothing of another one: what it is given comes to one of two inboxes on
- * its own device, in turn. In every exchange each shard is given something by each other one. So nobody writes to an
- * inbox again before an exchange that its reader took part in after it had read it, whatever the sizes and ways are.
+ * from a thread of its own. Sums are made by pairs (weft_shards_closes), so all shards have the same bits; other ways
+ * change no bit but of a NaN. An exchange is enqueued as other work is: no thread waits for a device, but none enqueues
+ * before all have come to the exchange. A shard reads nothing of another one: what it is given comes to one of two
+ * inboxes on its own device, in turn. In every exchange each shard is given something by each other one. So nobody
+ * writes to an inbox again before an exchange that its reader took part in after it had read it, whatever the sizes and
+ * ways are.
  *
  * There are two roads, with the same bits. Devices that can exchange in one call, and that all reach each other's
  * memory, do so (kernels/shards_exchange.h); such an exchange can be part of a graph of a step, whose devices then vote
@@ -39,8 +40,15 @@ void weft_shards_close(weft_shards *shards);
  * for each shard. row(n_shards) is n_rows. Pure. */
 uint32_t weft_shards_row(uint32_t n_shards, uint32_t n_rows, uint32_t shard);
 
+/* A sum over n shards is that over the first n / 2 of them plus that over the others, each made in the same way. When
+ * the parts come in the order of the shards, so many sums are whole with the part of this shard. Pure. */
+uint32_t weft_shards_closes(uint32_t n_shards, uint32_t shard);
+/* Where the shard's part of n begins when each of these sums has one half of what the sum above it has: of shard
+ * n_shards it is n. n: a power of two. Pure. */
+uint32_t weft_shards_half(uint32_t n_shards, uint32_t shard, uint32_t n);
+
 typedef enum weft_shards_way {
-  WEFT_SHARDS_SUM,        /* x becomes p0 + p1 + ... on every shard, in place */
+  WEFT_SHARDS_SUM,        /* x becomes the sum over the shards on every shard, in place */
   WEFT_SHARDS_SUM_OWN,    /* the same for the rows that the shard owns; its other rows are unchanged */
   WEFT_SHARDS_ROWS,       /* every shard gives the rows that it owns to all: x is whole everywhere, in place */
   WEFT_SHARDS_COLUMNS,    /* y: [n_rows, n * n_cols], each shard's x side by side in their order, whole everywhere */

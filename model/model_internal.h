@@ -5,8 +5,9 @@
  * Law: model_hyper is what the keys of the file say, checked; model_layer and model_globals are what the file's tensors
  * became; model_scratch points into the memory that scratch_plan laid out. All are written at open, and a forward pass
  * only reads them. A layer's tensors, and all memory that its ops read or write, lie on the device of its part. The
- * first part has what makes the input of layer 0, the last part what comes after the last layer. A shard of a model that
- * lies in shards is a weft_model of its own with one part (model/shards.h); its n_heads and n_kv_heads are its own. */
+ * first part has what makes the input of layer 0, the last part what comes after the last layer. A shard of a model
+ * that lies in shards is a weft_model of its own with one part (model/shards.h); its n_heads and n_kv_heads are its
+ * own. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
 
@@ -100,9 +101,9 @@ typedef struct model_scratch {
 
 enum { MODEL_INBOXES = 2 };
 
-/* The marks that are set on a device of a model (kernels/device.h). Runners of several models on one device use the same
- * marks. If another runner sets a mark again while one is waiting for it, the wait lasts until the newer work is done,
- * which is longer than needed and does no harm: the older work was enqueued before. */
+/* The marks that are set on a device of a model (kernels/device.h). Runners of several models on one device use the
+ * same marks. If another runner sets a mark again while one is waiting for it, the wait lasts until the newer work is
+ * done, which is longer than needed and does no harm: the older work was enqueued before. */
 enum {
   MARK_FLIGHT = 0,                                /* the flights of a runner (runner_internal.h) */
   MARK_HELD = MARK_FLIGHT + WEFT_DEVICES_MAX + 2, /* what is found of a held canvas and of the next */
@@ -192,9 +193,11 @@ typedef struct model_step {
   uint32_t inbox;             /* the inbox of each part that the step goes through */
 } model_step;
 
-/* The first of the experts of a shard; of shard n_shards: their number. */
+/* The first of the experts of a shard; of shard n_shards: their number. A shard has those of all leaves below one sum
+ * over a row's experts (kernels/experts.h), and exchanges add what shards make as that sum goes on. */
 static inline uint32_t model_first_expert(const weft_model *model, uint32_t shard) {
-  return (uint32_t)((uint64_t)model->hyper.n_experts * shard / model->n_shards);
+  uint64_t leaf = weft_shards_half(model->n_shards, shard, WEFT_EXPERTS_LEAVES);
+  return (uint32_t)(model->hyper.n_experts * leaf / WEFT_EXPERTS_LEAVES);
 }
 
 /* weft_model_forward of a batch with rows, and for which weft_batch_is_sound was asked already, in pieces: begin, then

@@ -4,8 +4,8 @@
  *
  * Law: a product has all of its inputs on the shard that computes it, so its numbers are those of one device; what it
  * reads that another shard made is exchanged before (kernels/shards.h, model/layers.h). Only what experts make is
- * added over shards, and op experts adds the two halves of all experts in that order on one device too. So one device
- * and two shards give the same bits; with experts, more shards give bits of their own, the same in every batch.
+ * added over shards, by pairs, and op experts adds them so on one device too (kernels/experts.h); each shard has the
+ * experts below one of these sums. So any number of shards gives the bits of one device.
  *
  * Each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same code of
  * layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has a thread.

@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WEFT_REPLICAS_MAX = 8 };
+enum { WEFT_REPLICAS_MAX = 16 };
 
 /* Requests, and the rows that they may need. */
 typedef struct weft_replica_load {

@@ -6,8 +6,7 @@
  *   1  rows are quantised
  *   2  each expert's rows are gathered into groups (an expert with one row reads it where it was quantised)
  *   3  a task of an expert and some of its n_ff columns computes act(gate) * up into the packed form that down reads
- *   4  a task of some output columns multiplies all slots by down, and adds each row's slots in rank order, in the
- *      two sums of ops.h: those of the high experts lie behind those of the low ones
+ *   4  a task of some output columns multiplies all slots by down, and adds each row's slots by pairs of leaves
  * A pair whose expert is not here has no slot. Experts are counted from the first one that is here.
  * So every weight is read from memory once per call, and a row's result does not depend on other rows (matmul.h). */
 #include "kernels/cpu/matmul.h"
@@ -35,7 +34,8 @@ typedef struct experts_run {
   uint32_t *first;      /* [n_experts + 1] first slot of each expert */
   uint32_t *touched;    /* [n_touched] experts that have slots, ascending */
   uint32_t *row_of;     /* [n_slots] */
-  uint32_t *slot_of;    /* [n_rows * k], rank order; or CPU_NO_SLOT */
+  uint32_t *n_ranks;    /* [n_rows] whose experts are here */
+  cpu_rank *rank;       /* [n_rows][k] these, leaf by leaf */
   uint8_t *x_rows;      /* each row as a quantised group of one */
   uint8_t *x_groups[2]; /* float, quantised: groups of slots */
   uint8_t *h_groups;
@@ -74,7 +74,8 @@ static experts_run make_run(weft_device *device, const weft_experts_args *args) 
   run.first = (uint32_t *)(void *)take_scratch(&run, (run.n_experts + 1ull) * sizeof(uint32_t));
   run.touched = (uint32_t *)(void *)take_scratch(&run, run.n_experts * sizeof(uint32_t));
   run.row_of = (uint32_t *)(void *)take_scratch(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
-  run.slot_of = (uint32_t *)(void *)take_scratch(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
+  run.n_ranks = (uint32_t *)(void *)take_scratch(&run, (uint64_t)args->n_rows * sizeof(uint32_t));
+  run.rank = (cpu_rank *)(void *)take_scratch(&run, (uint64_t)run.n_slots * sizeof(cpu_rank));
   if (any[1]) run.x_rows = take_scratch(&run, args->n_rows * cpu_group_row_bytes(true, run.n_in));
   for (uint32_t q = 0; q < 2; q++) {
     if (any[q]) run.x_groups[q] = take_scratch(&run, run.n_slots * cpu_group_row_bytes(q == 1, run.n_in));
@@ -94,6 +95,27 @@ uint64_t cpu_experts_scratch(weft_device *device, const weft_experts_args *args)
 
 /* ---- slots ---- */
 
+/* Gives the ranks of a row that have an expert here their slots, and lists them leaf by leaf. */
+static void place_row(experts_run *run, uint32_t row) {
+  const weft_experts_args *args = run->args;
+  uint32_t n = 0, n_all = parts_experts_count(args);
+  cpu_rank *rank = run->rank + (uint64_t)row * args->k;
+  for (uint32_t j = 0; j < args->k; j++) {
+    uint64_t pair = (uint64_t)row * args->k + j;
+    uint32_t id = (uint32_t)args->ids[pair], expert = id - args->first_expert, at = n;
+    if (expert >= run->n_experts) continue;
+    uint32_t slot = run->first[expert]++, leaf = weft_experts_leaf(id, n_all);
+    run->row_of[slot] = row;
+    for (; at > 0 && rank[at - 1].closes > leaf; at--) rank[at] = rank[at - 1];
+    rank[at] = (cpu_rank){slot, leaf, args->weights[pair]}; /* the leaf, until all are there */
+    n += 1;
+  }
+  for (uint32_t j = 0; j < n; j++) {
+    rank[j].closes = weft_experts_closes(rank[j].closes, j + 1 < n ? rank[j + 1].closes : WEFT_EXPERTS_LEAVES);
+  }
+  run->n_ranks[row] = n;
+}
+
 /* Counting sort of (row, rank) by expert. */
 static weft_status sort_slots(experts_run *run) {
   const weft_experts_args *args = run->args;
@@ -111,14 +133,7 @@ static weft_status sort_slots(experts_run *run) {
     run->first[e] = n_before;
     n_before += n;
   }
-  for (uint32_t i = 0; i < run->n_slots; i++) {
-    uint32_t expert = (uint32_t)args->ids[i] - args->first_expert;
-    run->slot_of[i] = (uint32_t)CPU_NO_SLOT;
-    if (expert >= run->n_experts) continue;
-    uint32_t slot = run->first[expert]++;
-    run->row_of[slot] = i / args->k;
-    run->slot_of[i] = slot;
-  }
+  for (uint32_t r = 0; r < args->n_rows; r++) place_row(run, r);
   for (uint32_t e = run->n_experts; e > 0; e--) run->first[e] = run->first[e - 1];
   run->first[0] = 0;
   return WEFT_OK;
@@ -250,13 +265,6 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
 
 /* ---- down ---- */
 
-/* The first slot of an expert that is added to `high`. */
-static uint32_t find_first_high(const experts_run *run) {
-  uint32_t half = parts_experts_count(run->args) / 2, first = run->args->first_expert;
-  uint32_t n_low = half > first ? half - first : 0;
-  return run->first[n_low < run->n_experts ? n_low : run->n_experts];
-}
-
 static void down_task(void *arg, uint32_t task, uint32_t thread) {
   const experts_run *run = arg;
   const weft_experts_args *args = run->args;
@@ -266,7 +274,7 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
   uint64_t row_bytes = cpu_group_row_bytes(cpu_is_quantised(args->down->type), run->n_ff);
   float *out = run->out + thread * run->n_slots * width;
   cpu_tile tile = {0};
-  uint32_t n_cols = run->n_in - panel * CPU_PANEL, first_high = find_first_high(run);
+  uint32_t n_cols = run->n_in - panel * CPU_PANEL;
   if (n_cols > n_panels * CPU_PANEL) n_cols = n_panels * CPU_PANEL;
   for (uint32_t i = 0; i < run->n_touched; i++) {
     uint32_t expert = run->touched[i], end = run->first[expert + 1];
@@ -286,8 +294,7 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
     }
   }
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    const cpu_ranked ranked = {
-        out, width, run->slot_of + (uint64_t)r * args->k, args->weights + (uint64_t)r * args->k, args->k, first_high};
+    const cpu_ranked ranked = {out, width, run->rank + (uint64_t)r * args->k, run->n_ranks[r]};
     run->products->add_ranked(&ranked, n_cols, args->y + r * args->y_stride + panel * CPU_PANEL);
   }
 }

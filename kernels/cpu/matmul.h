@@ -40,6 +40,7 @@
 #include <string.h>
 
 #include "kernels/cpu/pack.h"
+#include "kernels/experts.h"
 
 enum {
   CPU_GROUP = 16,     /* rows of a full group */
@@ -71,22 +72,25 @@ typedef struct cpu_tile {
   uint64_t y_stride;
 } cpu_tile;
 
-/* The results of the k experts of one row, in rank order: that of rank j lies at x + slot[j] * stride. Slots from
- * first_high on are of the experts that are added apart from the others (the sum `high` of ops.h). */
-enum { CPU_NO_SLOT = -1 /* of a rank whose expert is not here, in a uint32_t */ };
+/* A rank of a row whose expert is here: its result lies at x + slot * stride. */
+typedef struct cpu_rank {
+  uint32_t slot, closes; /* closes: weft_experts_closes behind it */
+  float weight;
+} cpu_rank;
+
+/* Those of one row, leaf by leaf, each leaf's in rank order. */
 typedef struct cpu_ranked {
   const float *x; /* [slots][stride] */
   uint64_t stride;
-  const uint32_t *slot; /* [k] */
-  const float *weight;  /* [k] */
-  uint32_t k, first_high;
+  const cpu_rank *rank; /* [n] */
+  uint32_t n;
 } cpu_ranked;
 
 typedef struct cpu_products {
   void (*tile)(const cpu_tile *tile); /* leaves out the scale, which cpu_tile_run applies */
   /* Row `row` of a quantised group of n_rows. */
   void (*quantise)(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group);
-  /* y[i] = low + high, each the sum over its ranks of weight * x[slot][i], ascending from 0, each product rounded. */
+  /* y[i] = the sum of weight * x[slot][i] over the ranks as kernels/experts.h has it, each product rounded. */
   void (*add_ranked)(const cpu_ranked *ranked, uint32_t n, float *y);
 } cpu_products;
 

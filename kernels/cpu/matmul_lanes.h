@@ -298,18 +298,18 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
 
 LANES_INLINE void lanes_add_ranked(const cpu_ranked *ranked, uint32_t n, float *y) {
   for (uint32_t i = 0; i < n; i += 16) {
-    lanes_f low = {0}, high = {0};
-    for (uint32_t j = 0; j < ranked->k; j++) {
-      uint32_t slot = ranked->slot[j];
-      if (slot == (uint32_t)CPU_NO_SLOT) continue;
-      lanes_f term = lanes_load_part(ranked->x + slot * ranked->stride + i, n - i, 0.0f) * ranked->weight[j];
-      if (slot < ranked->first_high) {
-        low += term;
-      } else {
-        high += term;
+    lanes_f sum[WEFT_EXPERTS_LEVELS + 1] = {{0}};
+    for (uint32_t j = 0; j < ranked->n; j++) {
+      const cpu_rank *rank = &ranked->rank[j];
+      lanes_f term = lanes_load_part(ranked->x + rank->slot * ranked->stride + i, n - i, 0.0f) * rank->weight;
+      sum[0] += term;
+      for (uint32_t l = 0; l < WEFT_EXPERTS_LEVELS; l++) {
+        if (l >= rank->closes) break;
+        sum[l + 1] += sum[l];
+        sum[l] = (lanes_f){0};
       }
     }
-    lanes_store_part(y + i, low + high, n - i);
+    lanes_store_part(y + i, sum[WEFT_EXPERTS_LEVELS], n - i);
   }
 }
 

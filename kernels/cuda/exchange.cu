@@ -14,12 +14,15 @@
 enum {
   EXCHANGE_THREADS = 256,
   EXCHANGE_WAITS = 4096,
-  MANY = 4 /* items that a thread has at once, where it has many */
+  MANY = 4,      /* items that a thread has at once, where it has many */
+  MANY_SUMS = 2, /* the same where it keeps PENDING sums of each */
+  PENDING = 5    /* most parts and sums of one item that wait for what they are added to: one for each level of pairs */
 };
+static_assert(WEFT_DEVICES_MAX <= 1 << (PENDING - 1), "a level of pairs for each doubling of the devices");
 
 /* Of a multiprocessor, at once. */
-constexpr uint32_t blocks_of(uint32_t n_at_once) {
-  return n_at_once == 1 ? 6 : 3;
+constexpr uint32_t blocks_of(uint32_t n_at_once, uint32_t n_levels) {
+  return n_at_once == 1 && n_levels == 1 ? 6 : 3;
 }
 
 /* An item is a number, or four of one row. Counted in items but where floats are named. */
@@ -40,6 +43,7 @@ typedef struct exchange_plan {
   uint32_t *broken;
   uint32_t row[WEFT_DEVICES_MAX + 1];
   uint32_t n_items, n, at, is_meeting;
+  uint8_t closes[WEFT_DEVICES_MAX]; /* weft_shards_closes */
 } exchange_plan;
 
 template <uint32_t WAY>
@@ -241,10 +245,41 @@ static __device__ __forceinline__ bool take_from(const exchange_plan &a, uint64_
   return true;
 }
 
-template <class T, uint32_t WAY, uint32_t N>
+/* The sums of the parts that have come, in registers: those that wait to be added, the newest first. LEVELS 1 is for
+ * two shards, whose parts are added as they come. */
+template <class T, uint32_t N, uint32_t LEVELS>
+struct pending_sums {
+  T sum[LEVELS][N];
+
+  __device__ __forceinline__ void take(const T (&v)[N], uint32_t s, uint32_t n_closes) {
+    if (LEVELS == 1 && s > 0) {
+#pragma unroll
+      for (uint32_t b = 0; b < N; b++) add_to(sum[0][b], v[b]);
+      return;
+    }
+#pragma unroll
+    for (uint32_t l = LEVELS - 1; l > 0; l--)
+#pragma unroll
+      for (uint32_t b = 0; b < N; b++) sum[l][b] = sum[l - 1][b];
+#pragma unroll
+    for (uint32_t b = 0; b < N; b++) sum[0][b] = v[b];
+    for (uint32_t i = 0; i < n_closes && LEVELS > 1; i++) close();
+  }
+  __device__ __forceinline__ void close() {
+    constexpr uint32_t left = LEVELS > 1 ? 1 : 0;
+#pragma unroll
+    for (uint32_t b = 0; b < N; b++) {
+      add_to(sum[left][b], sum[0][b]);
+#pragma unroll
+      for (uint32_t l = 0; l + 1 < LEVELS; l++) sum[l][b] = sum[l + 1][b];
+    }
+  }
+};
+
+template <class T, uint32_t WAY, uint32_t N, uint32_t LEVELS>
 static __device__ __forceinline__ bool take_items(const exchange_plan &a, uint64_t turn, const item (&at)[N],
                                                   const T (&own)[N]) {
-  T sum[N];
+  pending_sums<T, N, LEVELS> pending;
   for (uint32_t s = 0; s < a.n; s++) {
     T v[N];
     if (s == a.at) {
@@ -254,18 +289,12 @@ static __device__ __forceinline__ bool take_items(const exchange_plan &a, uint64
     } else if (!take_from<T, WAY, N>(a, turn, s, at, v)) {
       return false;
     }
-#pragma unroll
-    for (uint32_t b = 0; b < N && adds<WAY>; b++) {
-      if (s == 0)
-        sum[b] = v[b];
-      else
-        add_to(sum[b], v[b]);
-    }
+    if (adds<WAY>) pending.take(v, s, a.closes[s]);
   }
   if (WAY == WEFT_SHARDS_SUM && a.is_meeting != 0) __threadfence_system();
 #pragma unroll
   for (uint32_t b = 0; b < N && adds<WAY>; b++)
-    if (at[b].has_own) *x_of<T>(a, at[b], at[b].own) = sum[b];
+    if (at[b].has_own) *x_of<T>(a, at[b], at[b].own) = pending.sum[0][b];
   return true;
 }
 
@@ -279,8 +308,8 @@ static __device__ __forceinline__ void read_items(const exchange_plan &a, uint32
 }
 
 /* Every block has items. The first ones are read while the count of exchanges is in flight. */
-template <class T, uint32_t WAY, uint32_t N>
-static __global__ void __launch_bounds__(EXCHANGE_THREADS, blocks_of(N))
+template <class T, uint32_t WAY, uint32_t N, uint32_t LEVELS>
+static __global__ void __launch_bounds__(EXCHANGE_THREADS, blocks_of(N, LEVELS))
     exchange_kernel(const __grid_constant__ exchange_plan a) {
   item at[N];
   T own[N];
@@ -294,7 +323,7 @@ static __global__ void __launch_bounds__(EXCHANGE_THREADS, blocks_of(N))
 #pragma unroll
     for (uint32_t b = 0; b < N; b++) give_item<T, WAY>(a, turn, at[b], own[b]);
     if (!knows) count_read(a.state, n_exchanges);
-    if (!take_items<T, WAY, N>(a, turn, at, own)) return;
+    if (!take_items<T, WAY, N, LEVELS>(a, turn, at, own)) return;
     base += gridDim.x * EXCHANGE_THREADS * N;
     if (base >= a.n_items) return;
     read_items<T, WAY, N>(a, base, at, own);
@@ -341,24 +370,35 @@ static exchange_plan plan_exchange(const shards_exchange *args, uint32_t words) 
   a.state = args->state;
   a.broken = args->broken;
   memcpy(a.row, args->row, sizeof a.row);
+  for (uint32_t s = 0; s < args->n; s++) a.closes[s] = (uint8_t)weft_shards_closes(args->n, s);
   a.n = args->n;
   a.at = args->at;
   a.is_meeting = args->is_meeting;
   return a;
 }
 
-template <class T, uint32_t WAY, uint32_t N>
+template <class T, uint32_t WAY, uint32_t N, uint32_t LEVELS>
 static void start_kernel(cuda_device *d, const exchange_plan &a) {
-  uint32_t most = blocks_of(N) * d->n_multiprocessors, n_blocks = cuda_ceil(a.n_items, EXCHANGE_THREADS * N);
-  cuda_start(d, exchange_kernel<T, WAY, N>, n_blocks < most ? n_blocks : most, EXCHANGE_THREADS, 0, a);
+  uint32_t most = blocks_of(N, LEVELS) * d->n_multiprocessors, n_blocks = cuda_ceil(a.n_items, EXCHANGE_THREADS * N);
+  cuda_start(d, exchange_kernel<T, WAY, N, LEVELS>, n_blocks < most ? n_blocks : most, EXCHANGE_THREADS, 0, a);
 }
 
+/* N: the items that a thread has at once where it has many. */
+template <class T, uint32_t WAY, uint32_t N, uint32_t LEVELS>
+static void start_levels(cuda_device *d, const exchange_plan &a) {
+  if (a.n_items <= blocks_of(1, LEVELS) * d->n_multiprocessors * EXCHANGE_THREADS)
+    start_kernel<T, WAY, 1, LEVELS>(d, a);
+  else
+    start_kernel<T, WAY, N, LEVELS>(d, a);
+}
+
+/* Only where more than two parts are added do sums wait for others. */
 template <class T, uint32_t WAY>
 static void start_way(cuda_device *d, const exchange_plan &a) {
-  if (a.n_items <= blocks_of(1) * d->n_multiprocessors * EXCHANGE_THREADS)
-    start_kernel<T, WAY, 1>(d, a);
-  else
-    start_kernel<T, WAY, MANY>(d, a);
+  if constexpr (adds<WAY>) {
+    if (a.n > 2) return start_levels<T, WAY, MANY_SUMS, PENDING>(d, a);
+  }
+  start_levels<T, WAY, MANY, 1>(d, a);
 }
 
 template <class T>

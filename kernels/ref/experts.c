@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* experts: for every row, its experts one after another in rank order, in two sums of doubles; each is rounded to f32
- * before they are added. Then the shared MLP. */
+/* experts: for every row, its experts one after another in rank order, in a sum of doubles for each leaf; these are
+ * rounded to f32 before they are added by pairs. Then the shared MLP. */
 #include "kernels/ref/ref.h"
 
 #include <string.h>
 
 #include "kernels/parts.h"
 
-/* Scratch: [2][n_in] sums (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_mats] which
+/* Scratch: [LEAVES][n_in] sums (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_mats] which
  * experts the call has used. */
 uint64_t ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;
-  uint64_t own = 2 * n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
+  uint64_t own = WEFT_EXPERTS_LEAVES * n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
   return parts_shared_scratch(device, args, own, ref_matmul_scratch);
 }
 
@@ -39,27 +39,39 @@ static double down_product(const weft_experts_args *args, uint32_t expert, uint3
   return args->down_bias == NULL ? made : made + (double)args->down_bias[(uint64_t)expert * args->down->n_out + i];
 }
 
+/* The sum of an output's leaves, which lie n apart, by pairs. */
+static float add_leaves(const double *sum, uint32_t n) {
+  float leaf[WEFT_EXPERTS_LEAVES];
+  for (uint32_t l = 0; l < WEFT_EXPERTS_LEAVES; l++) leaf[l] = (float)sum[(uint64_t)l * n];
+  for (uint32_t left = WEFT_EXPERTS_LEAVES / 2; left > 0; left /= 2) {
+    for (uint32_t l = 0; l < left; l++) leaf[l] = leaf[2 * l] + leaf[2 * l + 1];
+  }
+  return leaf[0];
+}
+
 static weft_status run_routed(const weft_experts_args *args) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint32_t n_experts = parts_experts_count(args);
-  double *low = args->scratch, *high = low + n_in;
-  float *h = (float *)(high + n_in);
+  uint64_t n_sums = (uint64_t)WEFT_EXPERTS_LEAVES * n_in;
+  double *sums = args->scratch;
+  float *h = (float *)(sums + n_sums);
   float *row = h + n_ff;
   uint8_t *seen = (uint8_t *)(row + (n_in > n_ff ? n_in : n_ff));
   memset(seen, 0, args->down->n_mats);
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    for (uint32_t i = 0; i < n_in; i++) low[i] = high[i] = 0.0;
+    for (uint64_t i = 0; i < n_sums; i++) sums[i] = 0.0;
     for (uint32_t j = 0; j < args->k; j++) {
       uint32_t id = (uint32_t)args->ids[(uint64_t)r * args->k + j], expert = id - args->first_expert;
       if (id >= n_experts) return parts_refuse_row("experts", r, "names an expert that does not exist");
       if (expert >= args->down->n_mats) continue; /* not here */
-      double weight = (double)args->weights[(uint64_t)r * args->k + j], *sum = id < n_experts / 2 ? low : high;
+      double weight = (double)args->weights[(uint64_t)r * args->k + j],
+             *sum = sums + (uint64_t)weft_experts_leaf(id, n_experts) * n_in;
       gate_up(args, expert, args->x + r * args->x_stride, row, h);
       for (uint32_t i = 0; i < n_in; i++) sum[i] += weight * down_product(args, expert, i, h, row);
       if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
       seen[expert] = 1;
     }
-    for (uint32_t i = 0; i < n_in; i++) args->y[r * args->y_stride + i] = (float)low[i] + (float)high[i];
+    for (uint32_t i = 0; i < n_in; i++) args->y[r * args->y_stride + i] = add_leaves(sums + i, n_in);
   }
   return WEFT_OK;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Logits and residual streams of tiny models against those of a reference library
  * (tests/golden/README.md), for every backend of this machine. Goal: largest error <= 2e-4 of the
- * range of the expected logits of a line, or what the header of a model says. */
+ * range of the expected logits of a line, or what the header of a model says. In shards the logits have the bits that
+ * one device of the backend gives, on two, four, six and eight. */
 #include <dirent.h>
+#include <xxhash.h>
 
 #include "base/text.h"
 #include "tests/support/gguf_twin.h"
@@ -22,6 +24,7 @@ typedef struct golden {
   bool ref_only;    /* backends that round rows are left out */
   uint64_t n_floats;
   float *floats;
+  uint64_t alone[3][2]; /* of the logits that one device gave: of ref, cpu and cuda, of the file and of its twin */
 } golden;
 
 typedef struct check {
@@ -34,6 +37,7 @@ typedef struct check {
   uint32_t n_stream_rows;
   float *logits;
   double worst, worst_hidden;
+  uint64_t digest; /* of all logits */
   uint32_t n_lines;
 } check;
 
@@ -89,6 +93,7 @@ static void run_rows(check *c, const char *line, harness_piece piece, uint64_t o
   piece.logits = c->logits;
   harness_run(c->harness, &piece, 1);
   uint64_t n_logits = (uint64_t)piece.n * c->golden->n_vocab;
+  c->digest = XXH3_64bits_withSeed(c->logits, n_logits * sizeof *c->logits, c->digest);
   judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
 }
 
@@ -192,6 +197,17 @@ static weft_gguf *open_file(const golden *g, bool is_twin, gguf_writer *w) {
   return twin;
 }
 
+/* In shards the logits must be those of one device, which was asked before. */
+static void judge_bits(golden *g, bool is_twin, const harness_options *options, uint64_t digest) {
+  bool ref = strcmp(options->backend, "ref") == 0, cuda = strcmp(options->backend, "cuda") == 0;
+  uint64_t *alone = &g->alone[ref ? 0 : cuda ? 2 : 1][is_twin ? 1 : 0];
+  if (!options->by_tensor && options->isa == NULL) *alone = digest;
+  if (!options->by_tensor || *alone == digest) return;
+  (void)printf("FAILED: %s: %u shards on %s have other bits than one device\n", g->stem, options->n_devices,
+               options->backend);
+  exit(1);
+}
+
 static void run_model(golden *g, bool is_twin, const harness_options *options) {
   char path[700], name[160];
   harness h;
@@ -216,6 +232,7 @@ static void run_model(golden *g, bool is_twin, const harness_options *options) {
   (void)printf("%-4s %-9s block %-3u %-28s %4u lines, worst error: logits %.2e, residual %.2e\n", options->backend,
                weft_device_get_info(h.device)->isa, options->block_tokens, name, c.n_lines, c.worst, c.worst_hidden);
   if (c.n_lines == 0) harness_die(name, WEFT_E_FORMAT, "no lines");
+  judge_bits(g, is_twin, options, c.digest);
   harness_seq_close(&c.seq);
   free(c.stream);
   free(c.logits);
@@ -263,9 +280,13 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       {.backend = "ref", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cpu", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cpu", .n_threads = 1, .n_devices = 4, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cuda", .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 6, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 8, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
+      {.backend = "cuda", .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 4, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 8, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
   };
   golden g = {.tolerance = tolerance};
   char path[600];
@@ -318,8 +339,9 @@ int main(void) {
     free(entries[i]);
   }
   free(entries);
-  if (n_shared < 78)
-    harness_die(folder, WEFT_E_NOT_FOUND, "expected 29 models in two shards, on ref and on cpu, and 20 in four");
+  if (n_shared < 83)
+    harness_die(folder, WEFT_E_NOT_FOUND,
+                "expected 29 models in two shards, on ref and on cpu, 20 in four, and 5 in six or eight");
   (void)printf("%d models agree within %.0e of the logit range, %u times in shards\n", n, tolerance, n_shared);
   return 0;
 }

@@ -146,11 +146,17 @@ static void one_product(weft_device *device, const stored *s, uint32_t expert, u
   weft_device_weight_free(device, &weight);
 }
 
+/* By pairs, of sums that lie WIDTH_MAX apart: those of leaves [first, first + n). */
+static float add_leaves(const float *sum, uint32_t first, uint32_t n) {
+  if (n == 1) return sum[(size_t)first * WIDTH_MAX];
+  return add_leaves(sum, first, n / 2) + add_leaves(sum, first + n / 2, n / 2);
+}
+
 static void row_of_parts(weft_device *device, const experts_case *c, const weights *w, const float *x,
                          const int32_t *ids, const float *rank_weights, float *y) {
   float *g = memory_new(2 * 256 + WIDTH_MAX, sizeof *g), *u = g + 256, *out = u + 256;
   bool fused = w->up.bytes == NULL;
-  float *low = memory_new(2 * WIDTH_MAX, sizeof *low), *high = low + WIDTH_MAX;
+  float *sums = memory_new((size_t)WEFT_EXPERTS_LEAVES * WIDTH_MAX, sizeof *sums);
   for (uint32_t j = 0; j < c->k; j++) {
     uint32_t e = (uint32_t)ids[j];
     one_product(device, &w->gate, e, 0, c->n_ff, x, g);
@@ -163,11 +169,13 @@ static void row_of_parts(weft_device *device, const experts_case *c, const weigh
     bool rounds = strcmp(weft_device_kernels(device)->numerics(device, w->down.shape.type), "s8x256-i32") == 0;
     for (uint32_t i = 0; rounds && i < c->n_in; i++) out[i] = weft_bf16_to_f32(weft_f32_to_bf16(out[i]));
     one_bias(w->bias[2], e, c->n_in, out);
-    float *sum = e < c->n_experts / 2 ? low : high;
+    uint32_t leaf = 0;
+    while (leaf + 1 < WEFT_EXPERTS_LEAVES && c->n_experts * (leaf + 1) / WEFT_EXPERTS_LEAVES <= e) leaf++;
+    float *sum = sums + (size_t)leaf * WIDTH_MAX;
     for (uint32_t i = 0; i < c->n_in; i++) sum[i] += rank_weights[j] * out[i];
   }
-  for (uint32_t i = 0; i < c->n_in; i++) y[i] = low[i] + high[i];
-  memory_free(low);
+  for (uint32_t i = 0; i < c->n_in; i++) y[i] = add_leaves(sums + i, 0, WEFT_EXPERTS_LEAVES);
+  memory_free(sums);
   memory_free(g);
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* experts whose weights are a range of all experts: two calls, each with one half of them, give results whose sum has
- * the bits of one call with all of them; rows whose experts all lie in a range have the bits that all experts give
- * them, and rows whose experts all lie elsewhere are zeros. The shared MLP is whole in every call. */
+/* experts whose weights are a range of all experts: calls that share the leaves of the sum over a row's experts out as
+ * shards do, two, three, four or eight, give results whose sum by pairs has the bits of one call with all of them; rows
+ * whose experts all lie in a range have the bits that all experts give them, and rows whose experts all lie elsewhere
+ * are zeros. The shared MLP is whole in every call. */
+#include "kernels/shards.h"
 #include "tests/kernels/weights.h"
 
 enum { ROWS = 310, SIDES = 4 /* ways in which a row chooses */ };
@@ -223,6 +225,50 @@ static void check_halves(weft_device *device, const char *name, const subject *u
   buffer_free(&high);
 }
 
+/* The sum by pairs of what calls with the experts of the shards [first, first + n) of n_shards give, in sum [n_y]. */
+static void add_parts(weft_device *device, const subject *u, const placed *p, uint32_t first, uint32_t n, uint32_t row,
+                      uint32_t n_rows, float *sum) {
+  size_t n_y = (size_t)n_rows * u->c->n_in;
+  if (n > 1) {
+    float *other = memory_new(n_y, sizeof *other);
+    add_parts(device, u, p, first, n / 2, row, n_rows, sum);
+    add_parts(device, u, p, first + n / 2, n - n / 2, row, n_rows, other);
+    for (size_t i = 0; i < n_y; i++) sum[i] += other[i];
+    memory_free(other);
+    return;
+  }
+  memset(sum, 0, n_y * sizeof *sum);
+  if (p[first].here.n == 0) return; /* such a shard does not call */
+  buffer y = run(device, u, &p[first], row, n_rows, NULL);
+  memcpy(sum, y.data, n_y * sizeof *sum);
+  buffer_free(&y);
+}
+
+static void check_parts(weft_device *device, const char *name, const subject *u, const placed *whole, uint32_t n_parts,
+                        uint32_t most_rows) {
+  static const uint32_t counts[] = {1, 4, 17};
+  placed part[8];
+  uint64_t n = u->c->n_experts;
+  for (uint32_t i = 0; i < n_parts; i++) {
+    uint64_t leaf = weft_shards_half(n_parts, i, WEFT_EXPERTS_LEAVES),
+             end = weft_shards_half(n_parts, i + 1, WEFT_EXPERTS_LEAVES);
+    range here = {(uint32_t)(n * leaf / WEFT_EXPERTS_LEAVES), 0};
+    here.n = (uint32_t)(n * end / WEFT_EXPERTS_LEAVES) - here.first;
+    part[i] = here.n > 0 ? place(device, u, here) : (placed){.here = here};
+  }
+  for (uint32_t i = 0; i < sizeof counts / sizeof counts[0] && counts[i] <= most_rows; i++) {
+    buffer all = run(device, u, whole, i, counts[i], NULL);
+    size_t n_y = (size_t)counts[i] * u->c->n_in;
+    float *sum = memory_new(n_y, sizeof *sum);
+    add_parts(device, u, part, 0, n_parts, i, counts[i], sum);
+    assert_same(u->c->name, name, "the sum of parts", sum, all.data, n_y * sizeof *sum);
+    memory_free(sum);
+    buffer_free(&all);
+  }
+  for (uint32_t i = 0; i < n_parts; i++)
+    if (part[i].here.n > 0) displace(device, &part[i]);
+}
+
 /* Where row r's experts lie: 1 all in the range, -1 all elsewhere, 0 on both sides. */
 static int side_of(const subject *u, uint32_t r, range here) {
   uint32_t n = 0;
@@ -249,7 +295,7 @@ static void check_range(weft_device *device, const char *name, const subject *u,
 }
 
 static void on_device(weft_device *device, const char *name, const subject *u, uint32_t most_rows) {
-  static const uint32_t counts[] = {1, 1, 1, 1, 2, 3, 4, 5, 8, 16, 17, 64, 300};
+  static const uint32_t counts[] = {1, 1, 1, 1, 2, 3, 4, 5, 8, 16, 17, 64, 300}, n_parts[] = {4, 3, 8};
   uint32_t n = u->c->n_experts, half = n / 2;
   const range ranges[] = {{0, n}, {0, half}, {half, n - half}, {half - 1, 2}};
   placed p[4];
@@ -259,6 +305,7 @@ static void on_device(weft_device *device, const char *name, const subject *u, u
     check_halves(device, name, u, p, i % SIDES, counts[i]);
     check_range(device, name, u, p, i % SIDES, counts[i]);
   }
+  check_parts(device, name, u, &p[0], n_parts[(size_t)(u->c - cases) % 3], most_rows);
   for (uint32_t i = 0; i < 4; i++) displace(device, &p[i]);
 }
 

@@ -57,7 +57,7 @@ typedef struct variant {
 static const char *models[2];
 static uint32_t n_kinds;
 static bool has_chat;
-static bool by_tensor, eight;    /* what is compared with one device's is computed by two shards; products of 8 bits */
+static bool by_tensor, eight;    /* what is compared with one device's is computed by shards; products of 8 bits */
 static uint64_t seed, n_drafted; /* n_drafted: over all variants, since how many there are depends on times */
 static char label[160];
 static answer wanted[KINDS], got[KINDS];
@@ -542,6 +542,15 @@ static void play_in_shards(const char *backend, uint64_t small_bytes) {
   v.devices = NULL, v.name = "two shards, a small pool, little host memory, a file", v.kv_bytes = small_bytes;
   v.running = 20, v.host_bytes = 512 << 10, v.spill_bytes = 16 << 20;
   play_and_compare(&v);
+  if (has_device(backend, 3)) {
+    v.name = "four shards, a small pool, little host memory, a file", v.devices = "2,0,1,3",
+    v.kv_bytes = 2 * small_bytes;
+    play_and_compare(&v);
+    v.name = "four shards, others come and go", v.kv_bytes = 8 << 20, v.host_bytes = v.spill_bytes = 0;
+    v.cancels = v.readers = true, v.devices = "0,1,2,3";
+    play_and_compare(&v);
+    v.cancels = v.readers = false, v.devices = NULL;
+  }
   if (strcmp(backend, "cuda") != 0) return;
   v.name = "two shards without peer access", v.no_peer = true, v.kv_bytes = 32 << 20, v.host_bytes = v.spill_bytes = 0;
   play_and_compare(&v);

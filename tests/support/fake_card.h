@@ -23,7 +23,7 @@
 #include "kernels/expert_slots.h"
 #include "kernels/shards_exchange.h"
 
-enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 320, FAKE_BROUGHT_MAX = 512, FAKE_HOST_MAX = 512 };
+enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 512, FAKE_BROUGHT_MAX = 512, FAKE_HOST_MAX = 512 };
 
 typedef struct fake_node {
   uint32_t call; /* an op's number, or one of below */
@@ -516,35 +516,47 @@ static inline bool fake_take(const shards_exchange *a, uint32_t *place, uint32_t
   return true;
 }
 
-/* What shard `from` gave, or for from == at the shard's own part, is added to the sum of those before, or placed. */
-static inline bool fake_take_part(const shards_exchange *a, uint32_t turn, uint32_t i, uint32_t from, float *own) {
+/* What shard `from` gave, or for from == at the shard's own part, is placed. */
+static inline bool fake_take_part(const shards_exchange *a, uint32_t turn, uint32_t i, uint32_t from) {
   shards_rows rows = shards_exchange_rows(a, from, a->at);
   const weft_shards_array *of = &a->array[i];
-  uint64_t first = (uint64_t)rows.first * of->n_cols;
-  for (uint64_t k = first; k < (uint64_t)rows.end * of->n_cols; k++) {
+  for (uint64_t k = (uint64_t)rows.first * of->n_cols; k < (uint64_t)rows.end * of->n_cols; k++) {
     uint64_t r = k / of->n_cols, c = k % of->n_cols;
-    float *to = of->y == NULL ? of->x + k : of->y + (r * a->n + from) * of->n_cols + c, part = 0.0f;
+    float *to = of->y == NULL ? of->x + k : of->y + (r * a->n + from) * of->n_cols + c;
     uint32_t word;
-    memcpy(&word, own == NULL ? of->x + k : own + (k - first), sizeof word);
+    memcpy(&word, of->x + k, sizeof word);
     if (from != a->at && !fake_take(a, fake_place(a, a->at, from, turn, i) + k, &word)) return false;
-    memcpy(&part, &word, sizeof part);
-    if (shards_exchange_adds(a) && from > 0) part = *to + part;
-    memcpy(to, &part, sizeof part);
+    memcpy(to, &word, sizeof word);
+  }
+  return true;
+}
+
+/* The sum by pairs of the parts [first, first + n) of a number. */
+static inline float fake_sum(const float *part, uint32_t n) {
+  return n == 1 ? *part : fake_sum(part, n / 2) + fake_sum(part + n / 2, n - n / 2);
+}
+
+static inline bool fake_add_array(const shards_exchange *a, uint32_t turn, uint32_t i) {
+  const weft_shards_array *of = &a->array[i];
+  shards_rows rows = shards_exchange_rows(a, a->at, a->at);
+  for (uint64_t k = (uint64_t)rows.first * of->n_cols; k < (uint64_t)rows.end * of->n_cols; k++) {
+    float part[WEFT_DEVICES_MAX];
+    for (uint32_t from = 0; from < a->n; from++) {
+      uint32_t word;
+      part[from] = of->x[k];
+      if (from == a->at) continue;
+      if (!fake_take(a, fake_place(a, a->at, from, turn, i) + k, &word)) return false;
+      memcpy(&part[from], &word, sizeof word);
+    }
+    of->x[k] = fake_sum(part, a->n);
   }
   return true;
 }
 
 static inline bool fake_take_array(const shards_exchange *a, uint32_t turn, uint32_t i) {
-  const weft_shards_array *of = &a->array[i];
-  shards_rows rows = shards_exchange_rows(a, a->at, a->at);
-  float *own = NULL; /* where x is the sum of those before before the shard's own part is added */
-  if (shards_exchange_adds(a)) {
-    own = fake_held(of->x + (uint64_t)rows.first * of->n_cols,
-                    (uint64_t)(rows.end - rows.first) * of->n_cols * sizeof *own);
-  }
   bool all = true;
-  for (uint32_t from = 0; from < a->n && all; from++) all = fake_take_part(a, turn, i, from, own);
-  free(own);
+  if (shards_exchange_adds(a)) return fake_add_array(a, turn, i);
+  for (uint32_t from = 0; from < a->n && all; from++) all = fake_take_part(a, turn, i, from);
   return all;
 }
 

@@ -31,15 +31,15 @@ static void test_what_is_refused(void **state) {
   static const struct {
     const char *devices, *split, *ratio, *mib, *line;
   } table[] = {
-      {"", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
-      {"0,", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
-      {"0,one", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
-      {"0,1.5", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
-      {"0x1", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
+      {"", NULL, NULL, NULL, "write the numbers of 1 to 16 devices"},
+      {"0,", NULL, NULL, NULL, "write the numbers of 1 to 16 devices"},
+      {"0,one", NULL, NULL, NULL, "write the numbers of 1 to 16 devices"},
+      {"0,1.5", NULL, NULL, NULL, "write the numbers of 1 to 16 devices"},
+      {"0x1", NULL, NULL, NULL, "write the numbers of 1 to 16 devices"},
       {"0", NULL, NULL, "0x10", "--device-mib 0x10"},
       {"0,1", NULL, "0x7,3", NULL, "--split-ratio 0x7,3"},
-      {"-1", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
-      {"0,1,2,3,4,5,6,7,8", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
+      {"-1", NULL, NULL, NULL, "write the numbers of 1 to 16 devices"},
+      {"0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", NULL, NULL, NULL, "write the numbers of 1 to 16 devices"},
       {"0,1,0", NULL, NULL, NULL, "device 0 is named twice"},
       {"0,1", "rows", NULL, NULL, "--split rows: layer, tensor, replicas and auto are what there is"},
       {"0", "tensor", NULL, NULL, "--split tensor needs several devices"},
@@ -123,7 +123,8 @@ static void test_what_is_said(void **state) {
   weft_close(rt);
 }
 
-/* Where weights lie as integers too, the plan says so; and what a card says of its clocks. A precision that a backend has not is refused. */
+/* Where weights lie as integers too, the plan says so; and what a card says of its clocks. A precision that a backend
+ * has not is refused. */
 static void test_precision(void **state) {
   static const char *const said = ": products of 32 bits, weights as integers too, 64 rows a step\n";
   static const char *const clocks =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Exchanges between shards: sums in the order of the shards, with the same bits on all of them, and every other way
+/* Exchanges between shards: sums by pairs, with the same bits on all of them, and every other way
  * against a plain computation, by copies and in one call, call by call and in steps that are graphs; and a shard that
  * breaks or fails ends the exchanges of the others, also those that wait on a device. */
 #include "kernels/shards.h"
@@ -19,6 +19,8 @@
 enum { ROWS = 5, COLS = 33, N = ROWS * COLS, SUMS = 60, STEPS = 90 };
 enum { MIX = 100 /* exchanges of a list */, MIXES = 5, MIXED_FLOATS = 1 << 20, LARGE = 10, LARGE_FLOATS = 1 << 22 };
 
+static const uint32_t numbers[] = {1, 2, 3, 4, 8}; /* of shards */
+
 typedef struct shard_thread {
   weft_shards *shards;
   weft_device *device;
@@ -36,10 +38,14 @@ static float part_of(uint32_t shard, uint32_t sum, uint32_t array, uint32_t i) {
   return ((float)(bits >> 40) - 8388608.0f) * (bits % 3 == 0 ? 1e-9f : 1e-3f);
 }
 
+/* The sum by pairs of the parts of the shards [first, first + n). */
+static float wanted_from(uint32_t first, uint32_t n, uint32_t sum, uint32_t array, uint32_t i) {
+  if (n == 1) return part_of(first, sum, array, i);
+  return wanted_from(first, n / 2, sum, array, i) + wanted_from(first + n / 2, n - n / 2, sum, array, i);
+}
+
 static float wanted_of(uint32_t n, uint32_t sum, uint32_t array, uint32_t i) {
-  float total = part_of(0, sum, array, i);
-  for (uint32_t s = 1; s < n; s++) total += part_of(s, sum, array, i);
-  return total;
+  return wanted_from(0, n, sum, array, i);
 }
 
 static weft_status sum_rows(const shard_thread *t, float *const *x, uint32_t n_arrays, uint32_t n_rows) {
@@ -144,9 +150,9 @@ static void test_sums(void **state) {
   static const char *const backends[] = {"ref", "cpu", "fake", "fake far", "cuda", "cuda far"};
   (void)state;
   for (uint32_t b = 0; b < sizeof backends / sizeof *backends; b++) {
-    for (uint32_t n = 1; n <= 4; n++) {
+    for (uint32_t k = 1; k < sizeof numbers / sizeof *numbers; k++) { /* one shard adds nothing */
       shard_thread t[WEFT_DEVICES_MAX];
-      if (n == 1) continue; /* nothing is summed */
+      uint32_t n = numbers[k];
       if (!play(backends[b], n, UINT32_MAX, t)) {
         print_message("%s: left out %u devices\n", backends[b], n);
         continue;
@@ -192,13 +198,14 @@ static weft_status enqueue_step(shard_thread *t, uint32_t step, const float *hos
   return status;
 }
 
+static float times_by_pairs(float value, uint32_t n) {
+  return n == 1 ? value : times_by_pairs(value, n / 2) + times_by_pairs(value, n - n / 2);
+}
+
 /* All shards then have the sum, and add it to itself as often as there are shards. */
 static float wanted_of_step(uint32_t n, uint32_t step, uint32_t i) {
   float value = wanted_of(n, step, 0, i);
-  for (uint32_t k = 1; k < sums_of(step); k++) {
-    float part = value;
-    for (uint32_t s = 1; s < n; s++) value += part;
-  }
+  for (uint32_t k = 1; k < sums_of(step); k++) value = times_by_pairs(value, n);
   return value;
 }
 
@@ -252,16 +259,16 @@ static void steps_on(const char *backend, uint32_t n) {
 
 static void test_steps(void **state) {
   (void)state;
-  for (uint32_t n = 2; n <= 4; n++) {
-    steps_on("fake", n);
-    steps_on("cuda", n);
+  for (uint32_t k = 1; k < sizeof numbers / sizeof *numbers; k++) {
+    steps_on("fake", numbers[k]);
+    steps_on("cuda", numbers[k]);
   }
 }
 
 static void test_break(void **state) {
   (void)state;
-  break_everywhere("cpu", 3, run_shard, SUMS);
-  break_everywhere("fake", 3, run_shard, SUMS);
+  break_everywhere("cpu", 8, run_shard, SUMS);
+  break_everywhere("fake", 4, run_shard, SUMS);
   break_everywhere("cuda", 2, run_shard, SUMS);
   break_everywhere("fake", 3, run_steps, STEPS);
   break_everywhere("cuda", 2, run_steps, STEPS);
@@ -368,12 +375,16 @@ static void add_exchange(exchange_list *list, uint64_t *state, bool large) {
   list->n_exchanges += 1;
 }
 
+static uint32_t exchanges_of(uint32_t n, bool large) {
+  return large ? LARGE : n > 4 ? MIX / 8 : MIX;
+}
+
 static exchange_list *list_of(uint32_t n, uint64_t seed, bool large) {
   exchange_list *list = calloc(1, sizeof *list);
   if (list == NULL) abort();
   list->n = n;
   list->aligned = large;
-  while (list->n_exchanges < (large ? LARGE : MIX)) add_exchange(list, &seed, large);
+  while (list->n_exchanges < exchanges_of(n, large)) add_exchange(list, &seed, large);
   return list;
 }
 
@@ -391,15 +402,18 @@ static bool owns(uint32_t n, uint32_t shard, uint32_t n_rows, uint32_t row) {
   return row >= weft_shards_row(n, n_rows, shard) && row < weft_shards_row(n, n_rows, shard + 1);
 }
 
+/* What the shards [first, first + n) have at a place, added by pairs. */
+static float sum_of(uint32_t first, uint32_t n, uint32_t round, uint64_t at) {
+  if (n == 1) return float_of(first, round, at);
+  return sum_of(first, n / 2, round, at) + sum_of(first + n / 2, n - n / 2, round, at);
+}
+
 /* What the exchange makes of column c of a row, on shard `at`. */
 static void want_number(const exchange *e, uint32_t i, uint32_t n, uint32_t at, uint32_t round, uint32_t row,
                         uint32_t c, float *floats) {
   uint64_t place = (uint64_t)row * e->n_cols[i] + c, x = e->x[i] + place;
   bool own = owns(n, at, e->n_rows, row);
-  if (e->way == WEFT_SHARDS_SUM || (e->way == WEFT_SHARDS_SUM_OWN && own)) {
-    floats[x] = float_of(0, round, x);
-    for (uint32_t s = 1; s < n; s++) floats[x] += float_of(s, round, x);
-  }
+  if (e->way == WEFT_SHARDS_SUM || (e->way == WEFT_SHARDS_SUM_OWN && own)) floats[x] = sum_of(0, n, round, x);
   for (uint32_t s = 0; s < n; s++) {
     uint64_t y = e->y[i] + ((uint64_t)row * n + s) * e->n_cols[i] + c;
     if (e->way == WEFT_SHARDS_ROWS && owns(n, s, e->n_rows, row)) floats[x] = float_of(s, round, x);
@@ -445,14 +459,14 @@ static void run_list(shard_thread *t, const exchange_list *list, float *floats) 
   } while (t->steps && weft_device_graph_end(t->device, &t->status));
 }
 
-static uint32_t rounds_of(bool large) {
-  return large ? 1 : MIXES;
+static uint32_t rounds_of(uint32_t n, bool large) {
+  return large ? 1 : n > 4 ? 2 : MIXES;
 }
 
 /* Lists are different ones; those of steps are one list, of other numbers each time. */
 static void *run_lists(void *self) {
   shard_thread *t = self;
-  for (uint32_t round = 0; round < rounds_of(t->large) && t->status == WEFT_OK; round++) {
+  for (uint32_t round = 0; round < rounds_of(t->n, t->large) && t->status == WEFT_OK; round++) {
     exchange_list *list = list_of(t->n, t->steps ? 77 : 1000 + round, t->large);
     uint64_t n_bytes = list->n_floats * sizeof(float);
     float *floats = malloc(n_bytes), *wanted = malloc(n_bytes), *x = t->kept;
@@ -485,9 +499,9 @@ static void lists_on(const char *backend, uint32_t n, bool large, bool steps) {
   }
   for (uint32_t i = 0; i < n; i++) {
     assert_int_equal(t[i].status, WEFT_OK);
-    assert_int_equal(t[i].n_done, rounds_of(large) * (large ? LARGE : MIX));
+    assert_int_equal(t[i].n_done, rounds_of(n, large) * exchanges_of(n, large));
     assert_int_equal(t[i].n_wrong, 0);
-    assert_int_equal(t[i].launches, steps ? MIXES - 1 : 0); /* call by call the first time alone */
+    assert_int_equal(t[i].launches, steps ? rounds_of(n, large) - 1 : 0); /* call by call the first time alone */
   }
   assert_int_equal(t[0].crossed, t[0].wanted_cross * sizeof(float));
 }
@@ -495,11 +509,38 @@ static void lists_on(const char *backend, uint32_t n, bool large, bool steps) {
 static void test_lists(void **state) {
   static const char *const backends[] = {"ref", "cpu", "fake", "fake far", "cuda", "cuda far"};
   (void)state;
-  for (uint32_t n = 1; n <= 4; n++) {
+  for (uint32_t k = 0; k < sizeof numbers / sizeof *numbers; k++) {
+    uint32_t n = numbers[k];
     for (uint32_t b = 0; b < sizeof backends / sizeof *backends; b++) lists_on(backends[b], n, false, false);
     if (n > 1) lists_on("fake", n, false, true);
     if (n > 1) lists_on("cuda", n, false, true);
     if (n > 1) lists_on("cuda", n, true, false);
+  }
+}
+
+/* ---- the order of sums ---- */
+
+/* Walks the sum over the shards [first, first + n), which has `size` of what begins at `begin`. */
+static void walk_sum(uint32_t n_shards, uint32_t first, uint32_t n, uint32_t begin, uint32_t size, uint32_t *closes) {
+  if (n == 1) {
+    assert_int_equal(weft_shards_half(n_shards, first, WEFT_DEVICES_MAX), begin);
+    assert_true(size > 0);
+    return;
+  }
+  walk_sum(n_shards, first, n / 2, begin, size / 2, closes);
+  walk_sum(n_shards, first + n / 2, n - n / 2, begin + size / 2, size / 2, closes);
+  closes[first + n - 1] += 1;
+}
+
+static void test_order(void **state) {
+  (void)state;
+  for (uint32_t n = 1; n <= WEFT_DEVICES_MAX; n++) {
+    uint32_t closes[WEFT_DEVICES_MAX] = {0}, all = 0;
+    walk_sum(n, 0, n, 0, WEFT_DEVICES_MAX, closes);
+    for (uint32_t s = 0; s < n; s++) assert_int_equal(weft_shards_closes(n, s), closes[s]);
+    for (uint32_t s = 0; s < n; s++) all += closes[s];
+    assert_int_equal(all, n - 1);
+    assert_int_equal(weft_shards_half(n, n, WEFT_DEVICES_MAX), WEFT_DEVICES_MAX);
   }
 }
 
@@ -566,9 +607,9 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sums),       cmocka_unit_test(test_steps), cmocka_unit_test(test_break),
-      cmocka_unit_test(test_wait_alone), cmocka_unit_test(test_lists), cmocka_unit_test(test_rows),
-      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_order), cmocka_unit_test(test_sums),       cmocka_unit_test(test_steps),
+      cmocka_unit_test(test_break), cmocka_unit_test(test_wait_alone), cmocka_unit_test(test_lists),
+      cmocka_unit_test(test_rows),  cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* experts: a mixture-of-experts MLP as grouped GEMM. Pairs (row, rank) are sorted by expert (token permutation); then
- * there is one grouped GEMM over all experts for gate and up, one for down, and a weighted sum for each row in rank
- * order (unpermute and combine).
+ * there is one grouped GEMM over all experts for gate and up, one for down, and a weighted sum for each row
+ * (unpermute and combine).
  *
  *   permute   every pair gets a place, its row in the permuted order; the places of an expert lie side by side from a
  *             multiple of 8 on. Places and the list of jobs (some places of one expert each) stay on the device. The
@@ -10,7 +10,7 @@
  *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places. With biases, a
  *             clamped gate or F32 weights of down a kernel between the two makes the gated product (gate_pairs_kernel)
  *   down      the results are [place][n_in], f32, or bf16 in W8A8 (gemm/w8a8.h), and y[row] adds those of its ranks
- *             one after another, in the two sums of ops.h
+ *             as kernels/experts.h says
  *   few rows  are not permuted. A GEMV takes each expert once, with the pairs that chose it, and leaves act(g) * u of
  *             every pair (gate_up_gemv.cu). Then one kernel makes the products with down and the sum over ranks
  *             (down_gemv.cu). These kernels have fused prologues
@@ -246,57 +246,63 @@ __host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
   return n > 4 ? 128 : 256;
 }
 
+/* A rank of a row: its expert, counted from the first one that is here, and its place, -1 if its expert is not here. */
+typedef struct combine_rank {
+  int32_t place;
+  uint32_t expert, leaf;
+  float weight;
+} combine_rank;
+
+/* The row's ranks leaf by leaf, and what follows the last one. A rank whose expert is elsewhere is zero times zero,
+ * which changes no sum that begins at zero; one whose expert does not exist is NaN times zero. */
+static __device__ __forceinline__ void list_ranks(const weft_experts_args &a, uint64_t first_pair,
+                                                  const int32_t *pair_at, combine_rank *list) {
+  if (threadIdx.x < 32) {
+    order_ranks(a.ids + first_pair, a.weights + first_pair, a.k, a.n_experts, [&](uint32_t at, const rank_of_row &of) {
+      int32_t place = pair_at[first_pair + of.rank];
+      float absent = of.id < a.n_experts ? 0.0f : not_a_number();
+      list[at] = {place, of.id - a.first_expert, of.leaf, place < 0 ? absent : of.weight};
+    });
+    if (threadIdx.x == 0) list[a.k].leaf = WEFT_EXPERTS_LEAVES;
+  }
+  __syncthreads();
+}
+
 /* The unpermute and combine: adds the ranks of a row. A thread has 16 bytes of columns where they may be read at
- * once, else one column, and loads those of COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero
- * times zero, which changes no sum that begins at zero; one whose expert does not exist is NaN times zero. `high`
- * has a bit for each rank that high_sum takes. */
+ * once, else one column, and loads those of COMBINE_RANKS ranks at a time. */
 template <uint32_t n, class T, bool BIASED>
 static __global__ void __launch_bounds__(combine_threads(n))
     combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
+  extern __shared__ __align__(16) combine_rank ranks[]; /* [k + 1] */
   launch_dependents_and_wait();
-  uint32_t r = blockIdx.y, i = n * (blockIdx.x * combine_threads(n) + threadIdx.x), lane = threadIdx.x % 32;
-  float low_sum[n] = {}, high_sum[n] = {};
+  uint32_t r = blockIdx.y, i = n * (blockIdx.x * combine_threads(n) + threadIdx.x);
+  list_ranks(a, (uint64_t)r * a.k, pair_at, ranks);
+  if (i >= n_in) return;
+  leaf_sums<n> sums;
+  sums.clear();
   down += i;
   for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
-    uint64_t pair = (uint64_t)r * a.k + first + lane;
-    bool exists = lane < COMBINE_RANKS && first + lane < a.k;
-    int32_t places = exists ? pair_at[pair] : -1;
-    uint32_t id = exists ? (uint32_t)a.ids[pair] : 0;
-    float weights = exists ? a.weights[pair] : 0.0f;
     results<T, n> value[COMBINE_RANKS];
-    if (places < 0) weights = id < a.n_experts ? 0.0f : not_a_number();
-    uint32_t high = __ballot_sync(0xFFFFFFFFu, id >= a.n_experts / 2);
 #pragma unroll
     for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
-      int32_t at = __shfl_sync(0xFFFFFFFFu, places, j);
+      int32_t at = first + j < a.k ? ranks[first + j].place : -1;
       value[j].clear();
-      if (at >= 0 && i < n_in) value[j].load(down + (uint64_t)(uint32_t)at * n_in);
+      if (at >= 0) value[j].load(down + (uint64_t)(uint32_t)at * n_in);
     }
 #pragma unroll
     for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
-      float weight = __shfl_sync(0xFFFFFFFFu, weights, j);
-      if (first + j >= a.k) continue; /* without this branch additions are moved between the loads */
-      float own[BIASED ? n : 1];
-      if constexpr (BIASED) {
-        uint32_t there = __shfl_sync(0xFFFFFFFFu, id, j) - a.first_expert;
-        bool is_here = __shfl_sync(0xFFFFFFFFu, places, j) >= 0;
+      if (first + j >= a.k) break; /* without this branch additions are moved between the loads */
+      const combine_rank of = ranks[first + j];
+      float own[n];
 #pragma unroll
-        for (uint32_t e = 0; e < n; e++) own[e] = value[j].at(e);
-        if (is_here && i < n_in) add_down_bias(a.down_bias + (uint64_t)there * n_in + i, own);
-      }
+      for (uint32_t e = 0; e < n; e++) own[e] = value[j].at(e);
+      if (BIASED && of.place >= 0) add_down_bias(a.down_bias + (uint64_t)of.expert * n_in + i, own);
 #pragma unroll
-      for (uint32_t e = 0; e < n; e++) {
-        float term = __fmul_rn(weight, BIASED ? own[BIASED ? e : 0] : value[j].at(e));
-        if ((high >> j & 1u) != 0)
-          high_sum[e] = __fadd_rn(high_sum[e], term);
-        else
-          low_sum[e] = __fadd_rn(low_sum[e], term);
-      }
+      for (uint32_t e = 0; e < n; e++) sums.add(e, __fmul_rn(of.weight, own[e]));
+      sums.close(of.leaf, ranks[first + j + 1].leaf);
     }
   }
-#pragma unroll
-  for (uint32_t e = 0; e < n; e++) low_sum[e] = __fadd_rn(low_sum[e], high_sum[e]);
-  if (i < n_in) store_sums(a.y + (uint64_t)r * a.y_stride + i, low_sum);
+  store_sums(a.y + (uint64_t)r * a.y_stride + i, sums.all());
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
@@ -542,7 +548,7 @@ static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, 
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     dim3 grid(cuda_ceil(p->n_in, n_columns * n_threads), n);
-    cuda_start(d, kernel, grid, n_threads, 0, a, down, pair_at, p->n_in);
+    cuda_start(d, kernel, grid, n_threads, (args->k + 1) * sizeof(combine_rank), a, down, pair_at, p->n_in);
     a.weights += (uint64_t)n * a.k;
     a.ids += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
@@ -577,7 +583,8 @@ static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
     return false;
   if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type || args->up->layout != in->layout)
     return false;
-  if (args->n_rows > EXPERTS_GEMV_ROWS || args->down->type == WEFT_TYPE_F32) return false;
+  if (args->n_rows > EXPERTS_GEMV_ROWS || args->k > EXPERTS_GEMV_PAIRS || args->down->type == WEFT_TYPE_F32)
+    return false;
   if (is_w8a8)
     return w8a8_gemv_takes(type, 1, p->n_in, true) && w8a8_gemv_down_fits(args->down->type, p->n_ff, args->k);
   if (p->n_pairs > EXPERTS_GEMV_PAIRS) return false;

@@ -2,12 +2,13 @@
 /* Experts of few rows as GEMV: gate and up with a gated epilogue (gate_up_gemv.cu), and the down projection with the
  * sum over ranks in one kernel (down_gemv.cu).
  *
- * Law: a product has the order of gemm.h or w8a8.h, and ranks are added as ops.h says, so a row has the bits that
- * grouped GEMM gives it. A rank whose expert is not here is not read, multiplied or added. */
+ * Law: a product has the order of gemm.h or w8a8.h, and ranks are added as kernels/experts.h says, so a row has the
+ * bits that grouped GEMM gives it. A rank whose expert is not here is not read, multiplied or added. */
 #ifndef WEFT_KERNELS_CUDA_EXPERTS_GEMV_H
 #define WEFT_KERNELS_CUDA_EXPERTS_GEMV_H
 
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/moe/ranks.cuh"
 
 enum { EXPERTS_GEMV_PAIRS = 64 /* most pairs of the rows: a block has as many threads */ };
 
@@ -28,10 +29,10 @@ weft_status experts_gemv_gate_up_biased(cuda_device *d, const gemm_args *args, c
 bool experts_gemv_down_fits(uint32_t n_in, uint32_t k);
 /* Whether experts_gemv_down can compute the down projection of a shared MLP of the same rows in the same launch. */
 bool experts_gemv_down_shares(const gemm_args *args, const gemm_args *shared);
-/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j] - first_matrix] x[r k + j], for rows [0, n_rows), in the two
- * sums of ops.h; and the product `shared`, if it has a weight. This kernel reads ids before it waits for its inputs. So
- * the kernel before it must have waited for its own inputs, ids among them, before it lets the next one start, as
- * gemv with ids does. */
+/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j] - first_matrix] x[r k + j], for rows [0, n_rows), added as
+ * kernels/experts.h says; and the product `shared`, if it has a weight. This kernel reads ids before it waits for its
+ * inputs. So the kernel before it must have waited for its own inputs, ids among them, before it lets the next one
+ * start, as gemv with ids does. */
 weft_status experts_gemv_down(cuda_device *d, const gemm_args *args, const gemm_args *shared, const float *weights,
                               uint32_t k);
 weft_status experts_gemv_down_setup(cuda_device *d);
@@ -43,41 +44,45 @@ weft_status experts_gemv_down_biased(cuda_device *d, const gemm_args *args, cons
 enum {
   DOWN_WARPS = 8,              /* of a block */
   DOWN_STAGES_MAX = 8,         /* of a warp's ring */
-  DOWN_RANKS = 8,              /* whose ids and weights are loaded at once */
   DOWN_SHARED_TILES = 2,       /* row tiles of the shared MLP in a block */
   DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
 };
 
-/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, in the two sums of
- * ops.h. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it is NaN. BIASED:
- * bias [n_matrices, n_out] is added to the ranks' results. */
+/* A rank of the row, as the block's first warp orders them. */
+typedef struct down_rank {
+  float weight;
+  uint16_t rank, leaf;
+  uint32_t id;
+} down_rank;
+
+/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, added as
+ * kernels/experts.h says. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it
+ * is NaN. BIASED: bias [n_matrices, n_out] is added to the ranks' results. k <= EXPERTS_GEMV_PAIRS. */
 template <bool BIASED = false>
 static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, const float *weights, uint64_t r,
                                                            uint32_t k, const float *done, const float *bias = NULL) {
+  __shared__ down_rank ranks[EXPERTS_GEMV_PAIRS + 1]; /* and what follows the last one */
   uint32_t out = blockIdx.x * 16 + threadIdx.x;
+  if (threadIdx.x >= 32) return;
+  order_ranks(a.ids + r * k, weights + r * k, k, a.n_experts, [&](uint32_t place, const rank_of_row &of) {
+    ranks[place] = {of.weight, (uint16_t)of.rank, (uint16_t)of.leaf, of.id};
+  });
+  if (threadIdx.x == 0) ranks[k].leaf = WEFT_EXPERTS_LEAVES;
+  __syncwarp();
   if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
-  float low = 0.0f, high = 0.0f;
-  for (uint32_t first = 0; first < k; first += DOWN_RANKS) {
-    int32_t id[DOWN_RANKS];
-    float weight[DOWN_RANKS];
-#pragma unroll
-    for (uint32_t j = 0; j < DOWN_RANKS; j++)
-      if (first + j < k) id[j] = a.ids[r * k + first + j], weight[j] = weights[r * k + first + j];
-#pragma unroll
-    for (uint32_t j = 0; j < DOWN_RANKS; j++) {
-      if (first + j >= k) break;
-      float own = done[16 * (first + j) + threadIdx.x];
-      if (BIASED && matrix_of(a, id[j]) < a.n_matrices)
-        own = __fadd_rn(own, bias[(uint64_t)matrix_of(a, id[j]) * a.weight[0].n_out + out]);
-      float term = __fmul_rn(weight[j], own);
-      if ((uint32_t)id[j] < a.n_experts && matrix_of(a, id[j]) >= a.n_matrices) continue;
-      if ((uint32_t)id[j] < a.n_experts / 2)
-        low = __fadd_rn(low, term);
-      else
-        high = __fadd_rn(high, term);
-    }
+  leaf_sums<1> sums;
+  sums.clear();
+#pragma unroll 4
+  for (uint32_t j = 0; j < k; j++) {
+    down_rank of = ranks[j];
+    uint32_t matrix = matrix_of(a, (int32_t)of.id);
+    float own = done[16u * of.rank + threadIdx.x];
+    if (BIASED && matrix < a.n_matrices) own = __fadd_rn(own, bias[(uint64_t)matrix * a.weight[0].n_out + out]);
+    bool elsewhere = of.id < a.n_experts && matrix >= a.n_matrices;
+    if (!elsewhere) sums.add(0, __fmul_rn(of.weight, own));
+    sums.close(of.leaf, ranks[j + 1].leaf);
   }
-  a.weight[0].y[r * a.weight[0].y_stride + out] = __fadd_rn(low, high);
+  a.weight[0].y[r * a.weight[0].y_stride + out] = sums.all()[0];
 }
 
 #endif
