@@ -43,6 +43,28 @@ static __device__ __forceinline__ float delta_load(weft_type type, const uint8_t
   return __uint_as_float((uint32_t)((const uint16_t *)(const void *)row)[i] << 16);
 }
 
+/* Elements i and i + 1, where i is even. */
+static __device__ __forceinline__ float2 delta_load_two(weft_type type, const uint8_t *row, uint64_t i) {
+  if (type == WEFT_TYPE_F32) return make_float2(delta_load(type, row, i), delta_load(type, row, i + 1));
+  uint32_t two = *(const uint32_t *)(const void *)(row + 2 * i);
+  return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u));
+}
+
+/* Calls put(i, load(i)) for i below n, by N_THREADS threads. N loads of a thread are in flight at once, which the
+ * compiler would not do by itself, since put might write what the next one reads. */
+template <int N, int N_THREADS, class load_one, class put_one>
+static __device__ __forceinline__ void delta_copy(uint32_t n, load_one load, put_one put) {
+  for (uint32_t base = threadIdx.x; base < n; base += N * N_THREADS) {
+    decltype(load(0u)) x[N];
+#pragma unroll
+    for (int j = 0; j < N; j++)
+      if (base + j * N_THREADS < n) x[j] = load(base + j * N_THREADS);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+      if (base + j * N_THREADS < n) put(base + j * N_THREADS, x[j]);
+  }
+}
+
 /* x as it is stored. */
 static __device__ __forceinline__ float delta_round(weft_type type, float x) {
   return type == WEFT_TYPE_F32 ? x : __bfloat162float(__float2bfloat16_rn(x));

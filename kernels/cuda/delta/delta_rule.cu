@@ -56,14 +56,19 @@ static __device__ __forceinline__ void load_rows(const rule_args &k, const delta
                                                  uint32_t key_head, uint32_t first, uint32_t n, dots_memory<PARTS> &m) {
   const weft_delta_view &view = k.op.view;
   uint64_t keys_at = weft_delta_channels(&view) + (uint64_t)key_head * view.dim;
-  for (uint32_t i = threadIdx.x; i < n * PARTS * PART; i += PARTS * DOTS_KEYS) {
-    uint32_t r = i / (PARTS * PART), c = i % (PARTS * PART), t = first + r;
-    bool ok = c < view.dim;
-    uint64_t row = piece.first_row + (t - piece.first);
-    const uint8_t *stored = weft_delta_row(&view, s.table, piece.border + t);
-    m.row[0][r][c] = ok ? delta_load(view.type, stored, keys_at + c) : 0.0f;
-    m.row[1][r][c] = ok ? k.op.q[row * k.op.q_stride + key_head * view.dim + c] : 0.0f;
-  }
+  const float *q = k.op.q + (piece.first_row + (first - piece.first)) * k.op.q_stride + key_head * view.dim;
+  delta_copy<8, PARTS * DOTS_KEYS>(
+      n * PARTS * PART,
+      [&](uint32_t i) {
+        uint32_t r = i / (PARTS * PART), c = i % (PARTS * PART);
+        if (c >= view.dim) return make_float2(0.0f, 0.0f);
+        const uint8_t *stored = weft_delta_row(&view, s.table, piece.border + first + r);
+        return make_float2(delta_load(view.type, stored, keys_at + c), q[r * k.op.q_stride + c]);
+      },
+      [&](uint32_t i, float2 x) {
+        m.row[0][i / (PARTS * PART)][i % (PARTS * PART)] = x.x;
+        m.row[1][i / (PARTS * PART)][i % (PARTS * PART)] = x.y;
+      });
 }
 
 /* A product of one key's part with that of a row. */
@@ -101,10 +106,16 @@ static __global__ void __launch_bounds__(PARTS *DOTS_KEYS) dots_kernel(const __g
     __syncthreads();
     if (threadIdx.x < n_keys) m.at[threadIdx.x] = weft_delta_row(&view, s.table, piece.border + base + threadIdx.x);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n_keys * PARTS * PART; i += PARTS * DOTS_KEYS) {
-      uint32_t r = i / (PARTS * PART), c = i % (PARTS * PART);
-      m.key[r][c] = c < view.dim ? delta_load(view.type, m.at[r], keys_at + c) : 0.0f;
-    }
+    delta_copy<16, PARTS * DOTS_KEYS>(
+        n_keys * PARTS * PART / 2,
+        [&](uint32_t i) {
+          uint32_t c = i % (PARTS * PART / 2) * 2;
+          return c < view.dim ? delta_load_two(view.type, m.at[i / (PARTS * PART / 2)], keys_at + c)
+                              : make_float2(0.0f, 0.0f);
+        },
+        [&](uint32_t i, float2 x) {
+          *(float2 *)(void *)&m.key[i / (PARTS * PART / 2)][i % (PARTS * PART / 2) * 2] = x;
+        });
     __syncthreads();
     float key[PART];
 #pragma unroll
@@ -158,6 +169,21 @@ static __host__ __device__ constexpr uint32_t rule_bytes(uint32_t every) {
   return sizeof(rule_memory<KEYS>) + every * (8 + 4 * (1 + COLUMNS + 2 * ROWS));
 }
 
+/* Makes G of the decays. Eight at a time, so that additions alone wait for one another. */
+static __device__ __forceinline__ void add_decays(float *total, uint32_t n) {
+  float sum = 0.0f;
+  for (uint32_t i = 0; i < n; i += 8) {
+    float g[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) g[j] = i + j < n ? total[i + j] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; j++) g[j] = sum = __fadd_rn(sum, g[j]);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+      if (i + j < n) total[i + j] = g[j];
+  }
+}
+
 /* The rows of the piece, and G of each; u of those that were computed before. */
 static __device__ __forceinline__ void open_piece(const rule_args &k, const rule_block &b) {
   const weft_delta_view &view = k.op.view;
@@ -168,12 +194,11 @@ static __device__ __forceinline__ void open_piece(const rule_args &k, const rule
     b.a.total[i] = delta_decays(view, row)[b.head];
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    float total = 0.0f;
-    for (uint32_t i = 0; i < b.end; i++) b.a.total[i] = total = __fadd_rn(total, b.a.total[i]);
-  }
-  for (uint32_t i = threadIdx.x / COLUMNS; i < b.first; i += QUARTERS)
-    b.a.u[i * COLUMNS + threadIdx.x % COLUMNS] = b.has_column ? delta_load(view.type, b.a.row[i], u_at) : 0.0f;
+  if (threadIdx.x == 0) add_decays(b.a.total, b.end);
+  delta_copy<8, RULE_THREADS>(
+      b.first * COLUMNS,
+      [&](uint32_t i) { return b.has_column ? delta_load(view.type, b.a.row[i / COLUMNS], u_at) : 0.0f; },
+      [&](uint32_t i, float x) { b.a.u[i] = x; });
   __syncthreads();
 }
 
@@ -183,11 +208,16 @@ static __device__ __forceinline__ void load_keys(const rule_args &k, const rule_
                                                  rule_memory<KEYS> &m) {
   const weft_delta_view &view = k.op.view;
   uint64_t keys_at = weft_delta_channels(&view) + (uint64_t)b.key_head * view.dim;
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < n * QUARTERS * KEYS; i += RULE_THREADS) {
-    uint32_t r = i / (QUARTERS * KEYS), c = i % (QUARTERS * KEYS);
-    m.key[r][c] = c < view.dim ? delta_load(view.type, b.a.row[from + r], keys_at + c) : 0.0f;
-  }
+  delta_copy<8, RULE_THREADS>(
+      n * QUARTERS * KEYS / 2,
+      [&](uint32_t i) {
+        uint32_t c = i % (QUARTERS * KEYS / 2) * 2;
+        return c < view.dim ? delta_load_two(view.type, b.a.row[from + i / (QUARTERS * KEYS / 2)], keys_at + c)
+                            : make_float2(0.0f, 0.0f);
+      },
+      [&](uint32_t i, float2 x) {
+        *(float2 *)(void *)&m.key[i / (QUARTERS * KEYS / 2)][i % (QUARTERS * KEYS / 2) * 2] = x;
+      });
 }
 
 /* What rows [from, from + n) of the piece need. */
@@ -197,25 +227,32 @@ static __device__ __forceinline__ void load_rows(const rule_args &k, const rule_
   const weft_delta_view &view = k.op.view;
   uint64_t row = b.first_row + (from - b.first);
   load_keys<KEYS>(k, b, from, n, m);
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < n * QUARTERS * KEYS; i += RULE_THREADS) {
-    uint32_t r = i / (QUARTERS * KEYS), c = i % (QUARTERS * KEYS);
-    m.query[r][c] = c < view.dim ? k.op.q[(row + r) * k.op.q_stride + b.key_head * view.dim + c] : 0.0f;
-  }
-  for (uint32_t r = threadIdx.x / COLUMNS; r < n; r += QUARTERS) {
-    uint64_t at = (row + r) * k.op.v_stride + b.head * view.dim + b.column;
-    m.value[r][threadIdx.x % COLUMNS] = b.has_column ? k.op.v[at] : 0.0f;
-  }
+  const float *q = k.op.q + row * k.op.q_stride + b.key_head * view.dim, *v = k.op.v + row * k.op.v_stride;
+  delta_copy<8, RULE_THREADS>(
+      n * QUARTERS * KEYS,
+      [&](uint32_t i) {
+        uint32_t c = i % (QUARTERS * KEYS);
+        return c < view.dim ? q[i / (QUARTERS * KEYS) * k.op.q_stride + c] : 0.0f;
+      },
+      [&](uint32_t i, float x) { m.query[i / (QUARTERS * KEYS)][i % (QUARTERS * KEYS)] = x; });
+  delta_copy<2, RULE_THREADS>(
+      n * COLUMNS,
+      [&](uint32_t i) { return b.has_column ? v[i / COLUMNS * k.op.v_stride + b.head * view.dim + b.column] : 0.0f; },
+      [&](uint32_t i, float x) { m.value[i / COLUMNS][i % COLUMNS] = x; });
   if (threadIdx.x < n) m.beta[threadIdx.x] = k.op.beta[(row + threadIdx.x) * k.op.beta_stride + b.head];
-  for (uint32_t r = 0; r < n; r++) {
-    uint32_t t = from + r;
-    const float *dots = dots_at(k, row + r, b.key_head);
-    for (uint32_t i = threadIdx.x; i <= t; i += RULE_THREADS) {
-      float decay = expf(__fsub_rn(b.a.total[t], b.a.total[i]));
-      b.a.of_k[r * view.every + i] = i < t ? __fmul_rn(decay, dots[i]) : 0.0f;
-      b.a.of_q[r * view.every + i] = __fmul_rn(decay, dots[view.every + i]);
-    }
-  }
+  delta_copy<4, RULE_THREADS>(
+      n * view.every,
+      [&](uint32_t i) {
+        uint32_t r = i / view.every, at = i % view.every, t = from + r;
+        const float *dots = dots_at(k, row + r, b.key_head);
+        return make_float2(at < t ? dots[at] : 0.0f, at <= t ? dots[view.every + at] : 0.0f);
+      },
+      [&](uint32_t i, float2 x) {
+        uint32_t r = i / view.every, at = i % view.every, t = from + r;
+        if (at > t) return;
+        float decay = expf(__fsub_rn(b.a.total[t], b.a.total[at]));
+        b.a.of_k[i] = __fmul_rn(decay, x.x), b.a.of_q[i] = __fmul_rn(decay, x.y);
+      });
 }
 
 /* The products of the thread's quarter of the state with keys and queries, four rows at a time. */
@@ -275,23 +312,41 @@ template <int KEYS>
 static __device__ __forceinline__ void finish_rows(const rule_args &k, const rule_block &b, uint32_t from, uint32_t n,
                                                    const rule_memory<KEYS> &m) {
   const weft_delta_view &view = k.op.view;
-  uint32_t column = threadIdx.x % COLUMNS, eight = from / ROWS * ROWS;
+  uint32_t column = threadIdx.x % COLUMNS, eight = from / ROWS * ROWS, skipped = from - eight;
   uint64_t u_at = weft_delta_channels(&view) + (uint64_t)(view.n_k_heads + b.head) * view.dim + b.column;
-  for (uint32_t r = 0; r < n && threadIdx.x < COLUMNS; r++) {
-    uint32_t t = from + r;
-    float sum = begin_row<KEYS>(m, r, 0, b.a.total[t]);
-    for (uint32_t i = eight; i < t; i++)
-      sum = __fmaf_rn(b.a.of_k[r * view.every + i], b.a.u[i * COLUMNS + column], sum);
-    float u = delta_round(view.type, __fmul_rn(m.beta[r], __fsub_rn(m.value[r][column], sum)));
-    b.a.u[t * COLUMNS + column] = u;
-    if (b.has_column) delta_store(view.type, b.a.row[t], u_at, u);
+  if (threadIdx.x < COLUMNS) {
+    float u[ROWS], of_k[ROWS][ROWS], sum[ROWS];
+#pragma unroll
+    for (uint32_t j = 0; j < ROWS; j++) { /* of the eight; all is read before anything waits */
+      bool is_new = j >= skipped && j < skipped + n;
+      u[j] = j < skipped ? b.a.u[(eight + j) * COLUMNS + column] : 0.0f;
+      sum[j] = is_new ? begin_row<KEYS>(m, j - skipped, 0, b.a.total[eight + j]) : 0.0f;
+#pragma unroll
+      for (uint32_t i = 0; i < j; i++) of_k[j][i] = is_new ? b.a.of_k[(j - skipped) * view.every + eight + i] : 0.0f;
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < ROWS; j++) {
+      if (j < skipped || j >= skipped + n) continue;
+#pragma unroll
+      for (uint32_t i = 0; i < j; i++) sum[j] = __fmaf_rn(of_k[j][i], u[i], sum[j]);
+      float value = m.value[j - skipped][column];
+      u[j] = delta_round(view.type, __fmul_rn(m.beta[j - skipped], __fsub_rn(value, sum[j])));
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < ROWS; j++) {
+      if (j < skipped || j >= skipped + n) continue;
+      b.a.u[(eight + j) * COLUMNS + column] = u[j];
+      if (b.has_column) delta_store(view.type, b.a.row[eight + j], u_at, u[j]);
+    }
   }
   __syncthreads();
   for (uint32_t r = threadIdx.x / COLUMNS; r < n; r += QUARTERS) {
     uint32_t t = from + r;
     float sum = begin_row<KEYS>(m, r, 1, b.a.total[t]);
-    for (uint32_t i = eight; i <= t; i++)
-      sum = __fmaf_rn(b.a.of_q[r * view.every + i], b.a.u[i * COLUMNS + column], sum);
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS; i++)
+      if (eight + i <= t)
+        sum = __fmaf_rn(b.a.of_q[r * view.every + eight + i], b.a.u[(eight + i) * COLUMNS + column], sum);
     uint64_t row = b.first_row + (t - b.first);
     if (b.has_column) k.op.out[row * k.op.out_stride + b.head * view.dim + b.column] = sum;
   }
@@ -320,14 +375,17 @@ static __device__ __forceinline__ void cross_border(const rule_args &k, const ru
                                                     rule_memory<KEYS> &m) {
   uint32_t every = k.op.view.every, quarter = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
   float last = b.a.total[every - 1], decay = expf(last);
+  for (uint32_t i = threadIdx.x; i < every * COLUMNS; i += RULE_THREADS)
+    b.a.u[i] = __fmul_rn(expf(__fsub_rn(last, b.a.total[i / COLUMNS])), b.a.u[i]);
 #pragma unroll
   for (int i = 0; i < KEYS; i++) state[i] = __fmul_rn(state[i], decay);
   for (uint32_t from = 0; from < every; from += ROWS) {
     uint32_t n = min(every - from, (uint32_t)ROWS);
     load_keys<KEYS>(k, b, from, n, m);
     __syncthreads();
+#pragma unroll 2
     for (uint32_t r = 0; r < n; r++) {
-      float u = __fmul_rn(expf(__fsub_rn(last, b.a.total[from + r])), b.a.u[(from + r) * COLUMNS + column]);
+      float u = b.a.u[(from + r) * COLUMNS + column];
 #pragma unroll
       for (int i = 0; i < KEYS; i++) state[i] = __fmaf_rn(m.key[r][quarter * KEYS + i], u, state[i]);
     }
@@ -366,7 +424,8 @@ static __device__ __forceinline__ void read_state(const rule_args &k, const rule
 }
 
 template <int KEYS>
-static __global__ void __launch_bounds__(RULE_THREADS) rule_kernel(const __grid_constant__ rule_args k) {
+static __global__ void __launch_bounds__(RULE_THREADS, KEYS <= 32 ? 4 : 2)
+    rule_kernel(const __grid_constant__ rule_args k) {
   launch_dependents_and_wait();
   extern __shared__ __align__(16) uint8_t shared[];
   rule_memory<KEYS> &m = *(rule_memory<KEYS> *)(void *)shared;
