@@ -3,7 +3,7 @@
 # Everything on a bare GPU machine in one go: build (or take a folder of prebuilt programs), test, measure, and write one
 # JSON record per row of the targets.
 #
-#   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q] [-s] [-t] [-e SECONDS] [-w PART]...
+#   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q] [-s] [-t] [-e SECONDS] [-n CARDS] [-w PART]...
 #     -p  folder with weft, libweft-cuda.so, bench_device_ops, bench_graph_mix and the tests named below (and lib/ with shared libraries that
 #         the machine lacks, racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo, and without-NAME/ with
 #         modules that lack one wait between streams); without it the tree is built here, which needs cmake and nvcc
@@ -16,8 +16,10 @@
 #     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
-#         split, which only runs where it is named and where there are two cards: the model on one card, with its layers on two, and with
-#         each layer on both, in turns, twice; some 6 minutes, at most 9
+#         split, which only runs where it is named and where there are several cards: the model on one card, with its layers on CARDS, and with
+#         each layer on all of them, in turns, twice; some 6 minutes, at most 9. First the answers of all are compared: they must be one
+#         replicas, likewise: the model on one card, and on each of CARDS, in turns, twice; at most 6 minutes
+#     -n  how many cards split and replicas take: 2, 4 or 8 [2]
 #         graph_mix, which only runs where it is named: steps as graphs beside the same steps call by call, bit for bit, and what a difference
 #         depends on (bench/graph_mix.c); with a file of 18 GB a minute. It exits with 1 where there is a difference
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
@@ -27,8 +29,8 @@ set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
 prebuilt='' model='' out=bench/results/device commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown) tests=yes
-sanitize=no peer=no seconds=300 parts=''
-while getopts 'p:m:o:c:e:w:qst' option; do
+sanitize=no peer=no seconds=300 parts='' n_split=2
+while getopts 'p:m:o:c:e:n:w:qst' option; do
   case $option in
     p) prebuilt=$(realpath "$OPTARG") ;;
     m) model=$(realpath "$OPTARG") ;;
@@ -38,6 +40,7 @@ while getopts 'p:m:o:c:e:w:qst' option; do
     s) sanitize=yes ;;
     t) peer=yes ;;
     e) seconds=$OPTARG ;;
+    n) n_split=$OPTARG ;;
     w) parts="$parts $OPTARG" ;;
     *) exit 2 ;;
   esac
@@ -248,31 +251,46 @@ gaps() {
 [[ -n $parts && " $parts " != *" check "* ]] || check_model "$model" 60
 load
 gaps
-# One card and two, in turns, so that a machine that changes does the same to all; and one answer of each: by layers it must be that of one
-# card, and in shards the same with graphs and without.
+# One card and n_split, in turns, so that a machine that changes does the same to all; and one answer of each, which must be that of one card.
+list=$(seq -s, 0 $((n_split - 1)))
+declare -A ways=([one]='' [layers]="--devices $list" [shards]="--devices $list --split tensor" [plain]="--devices $list --split tensor --no-graphs"
+  [replicas]="--devices $list --split replicas")
+# in_turns PART NAME...: what each of these ways measures
+in_turns() {
+  local limit=75 turn name part=$1
+  shift
+  for turn in 1 2; do
+    for name in "$@"; do
+      # shellcheck disable=SC2086 # options and their values, or none
+      bench "$part" "split-$name-$n_split-$turn" model $canvases prefill context --n-prompt 512 --kv-mib 32768 -c 2304 --rows 8192 \
+        --running 128 --n-generate 64 --repeat 2 ${ways[$name]}
+    done
+  done
+}
+has_cards() {
+  [ "$n_cards" -ge "$n_split" ] || { echo "left out $1: there are $n_cards cards, and -n asks for $n_split"; return 1; }
+}
 split() {
-  local limit=75 turn how name
-  local -A ways=([one]='' [two]='--devices 0,1' [shards]='--devices 0,1 --split tensor' [plain]='--devices 0,1 --split tensor --no-graphs')
-  [ "$n_cards" -gt 1 ] || { echo 'left out split: there is one card'; return 0; }
-  for name in one two shards plain; do
+  local name
+  has_cards split || return 0
+  for name in one layers shards plain; do
     # shellcheck disable=SC2086 # options and their values, or none
     timeout 60 "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p 'one and two' -n 24 --temperature 0 -v ${ways[$name]} \
       >"$out/split-answer-$name.log" 2>"$out/split-plan-$name.log" || { echo "stopped: split: $(tail -1 "$out/split-plan-$name.log")"; return 1; }
   done
-  cat "$out/split-plan-two.log" "$out/split-plan-shards.log"
-  cmp "$out/split-answer-one.log" "$out/split-answer-two.log" || return 1
-  cmp "$out/split-answer-shards.log" "$out/split-answer-plain.log" || return 1
-  echo 'passed  one answer on one card and on two, and one in shards'
-  for turn in 1 2; do
-    for name in one two shards; do
-      how=${ways[$name]}
-      # shellcheck disable=SC2086
-      bench split "split-$name-$turn" model $canvases prefill context --n-prompt 512 --kv-mib 32768 -c 2304 --rows 8192 \
-        --running 128 --n-generate 64 --repeat 2 $how
-    done
+  cat "$out/split-plan-layers.log" "$out/split-plan-shards.log"
+  for name in layers shards plain; do
+    cmp "$out/split-answer-one.log" "$out/split-answer-$name.log" || return 1
   done
+  echo "passed  one answer on one card and on $n_split, by layers and in shards"
+  in_turns split one layers shards
+}
+replicas() {
+  has_cards replicas || return 0
+  in_turns replicas one replicas
 }
 [[ " $parts " != *" split "* ]] || split || failed=1
+[[ " $parts " != *" replicas "* ]] || replicas || failed=1
 graph_mix() {
   local code=0
   timeout 400 "$prebuilt/bench_graph_mix" "$model" cuda >"$out/graph_mix.log" 2>&1 || code=$?
@@ -302,10 +320,10 @@ if [ $peer = yes ] && [ $SECONDS -lt "$seconds" ]; then
 fi
 bench room room-large room --kv-mib 17600 -c 2304 --rows 20480 --running 70
 
-python3 - "$out" "{$facts,\"model\":$(python3 "$here/facts.py" "$model")}" "$canvas" "$("$prebuilt/bench_device_ops" cuda no-case 2>&1 | tail -1)" <<'PY'
+python3 - "$out" "{$facts,\"model\":$(python3 "$here/facts.py" "$model")}" "$canvas" "$("$prebuilt/bench_device_ops" cuda no-case 2>&1 | tail -1)" "$n_split" <<'PY'
 import glob, json, os, re, sys
 out, here = sys.argv[1], json.loads(sys.argv[2])
-is_target = sys.argv[3] != '0'
+is_target, n_split = sys.argv[3] != '0', sys.argv[5]
 # floors on one H200, prompts of 512 tokens: sums over the ops of max(bytes / 4.2 TB/s, operations / 770 TFLOP/s)
 # by what the card says of its clocks; another card, or one with other clocks, has none
 rates = re.search(r'floors by ([0-9.]+) and ([0-9.]+)', sys.argv[4])
@@ -356,8 +374,8 @@ for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
                       floor=None, ratio=None, experts_touched=None, experts_expected=None))
     print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
 # what a second card brings: the time of two over that of one, means of the turns
-turns = {how: [rows for run, rows in by_run.items() if run.startswith(f'split-{how}-')] for how in ('one', 'two', 'shards')}
-for how in ('two', 'shards'):
+turns = {how: [rows for run, rows in by_run.items() if run.startswith(f'split-{how}-')] for how in ('one', 'layers', 'shards', 'replicas')}
+for how in ('layers', 'shards', 'replicas'):
     for name in dict.fromkeys(name for rows in turns['one'] for name in rows):
         mean = {}
         for way in ('one', how):
@@ -368,8 +386,9 @@ for how in ('two', 'shards'):
         ratio = mean[how] / mean['one']
         if not turns['one'][0].get(name, (0, 0, 'ms'))[2].startswith('ms'):
             ratio = 1 / ratio
-        on = 'two cards' if how == 'two' else 'two cards, each layer on both,'
-        model.append(dict(here, work=f'time on {on} over one, {name}', command='bench/device.sh -w split', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
+        on = {'layers': f'{n_split} cards', 'shards': f'{n_split} cards, each layer on all,', 'replicas': f'{n_split} replicas'}[how]
+        part = 'replicas' if how == 'replicas' else 'split'
+        model.append(dict(here, work=f'time on {on} over one, {name}', command=f'bench/device.sh -w {part} -n {n_split}', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
                           experts_touched=None, experts_expected=None))
         print(f"{how + ' over one':20s} {name:36s} {ratio:10.3f} of the time, {1 / ratio:.2f} times as fast")
 if os.path.exists(f'{out}/gaps.record') and os.path.getsize(f'{out}/gaps.record') > 0:
