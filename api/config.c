@@ -203,7 +203,7 @@ static const weft_option product_rows[] = {
     {"no-peer-access", 0, DEVICE, RUNTIME, FLAG(no_peer_access), NULL,
      "what GPUs send one another goes through host memory"},
     {"isa", 0, DEVICE, MODELS, TEXT(isa), "avx512|avx2|portable|hopper",
-     "instructions of the cpu backend; hopper: kernel set of cuda [the best there is]"},
+     "instructions of the cpu backend; kernel set of cuda: hopper or portable [the best there is]"},
     {"no-graphs", 0, DEVICE, RUNTIME, FLAG(no_graphs), NULL, "on a GPU: launch each step call by call"},
     {"no-arena", 0, DEVICE, RUNTIME, FLAG(no_arena), NULL,
      "on a GPU: weights in plain memory, not each at an aligned address"},

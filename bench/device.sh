@@ -120,6 +120,10 @@ if [ $tests = yes ]; then
   for name in $kernel_tests $golden_tests; do begin "$name" "test_$name" & done # at once: nothing is timed
   begin prop_api_equalities test_prop_api_equalities --backend cuda &
   wait
+  for name in $kernel_tests; do # the portable set, from its PTX
+    [ ! -e "$prebuilt/libweft-cuda-portable.so" ] || begin "portable_$name" "test_$name" quick '*' 0/1 set=portable &
+  done
+  wait
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
   begin fault_api_full_card test_fault_api_full_card           # alone: it fills the card

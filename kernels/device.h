@@ -51,8 +51,8 @@ typedef struct weft_device_config {
   uint32_t index;        /* cuda: which card, from 0; on other backends a name that nothing depends on */
   bool no_peer;          /* cuda: this card does not reach the memory of others; what it sends goes through the host */
   uint32_t n_threads;    /* 0: all cores this process may use */
-  const char *isa;       /* cpu: "portable", "avx2" or "avx512"; cuda: a kernel set, "hopper"; what the machine cannot
-                            run is refused; NULL: the best there is */
+  const char *isa;       /* cpu: "portable", "avx2" or "avx512"; cuda: a kernel set, "hopper" or "portable"; what the
+                            machine cannot run is refused; NULL: the best there is */
   bool no_graphs;        /* cuda: every step call by call; the same bits */
   bool no_arena;         /* cuda: weights in plain memory; the same bits */
   bool no_deterministic; /* cuda: sums are cut as suits the number of rows, so a row's bits may depend on the others */

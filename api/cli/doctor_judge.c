@@ -105,7 +105,7 @@ static void judge_cards(const doctor_facts *f, const weft_config *config, doctor
     add_line(r, "module", DOCTOR_BAD, "%s%s", f->no_card.text, wanted ? "" : "; until then the cpu serves");
     return;
   }
-  add_line(r, "module", DOCTOR_OK, "libweft-cuda.so opens %u card%s", f->n_cards, f->n_cards == 1 ? "" : "s");
+  add_line(r, "module", DOCTOR_OK, "it opens %u card%s", f->n_cards, f->n_cards == 1 ? "" : "s");
   for (uint32_t i = 0; i < f->n_cards; i++) {
     const doctor_card *c = &f->card[i];
     bool full = c->free_bytes < c->memory_bytes / 4 * 3;

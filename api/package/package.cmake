@@ -66,7 +66,7 @@ install(FILES ${CMAKE_BINARY_DIR}/weftConfig.cmake ${CMAKE_BINARY_DIR}/weftConfi
 # weft-cuda: a module serves the version that it was built with and no other, so its folder has the version in its name.
 set(components weft library development)
 if(WEFT_CUDA)
-  install(TARGETS weft_cuda LIBRARY DESTINATION ${WEFT_MODULE_DIR} COMPONENT cuda)
+  install(TARGETS ${cuda_modules} LIBRARY DESTINATION ${WEFT_MODULE_DIR} COMPONENT cuda)
   list(APPEND components cuda)
 endif()
 

@@ -89,6 +89,20 @@ weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what)
 weft_status cuda_alloc(cuda_device *device, uint64_t n_bytes, void **out, const char *what);
 /* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
+/* A kernel gets more than 48 KiB of shared memory only if it was asked for. Hopper's kernels are asked for at open
+ * (cuda_set.setup), those of the portable set before a launch, so that a driver which compiles PTX compiles what runs
+ * alone; and they start when the kernel before has ended, as Ampere has nothing else. */
+#ifdef WEFT_CUDA_PORTABLE
+enum { CUDA_EARLY_STARTS = 0, CUDA_SHARED_BYTES_UNASKED = 48 << 10 };
+#else
+enum { CUDA_EARLY_STARTS = 1, CUDA_SHARED_BYTES_UNASKED = INT32_MAX };
+#endif
+template <typename K>
+static inline void cuda_allow_shared(K *kernel, uint64_t shared_bytes) {
+  if (shared_bytes > CUDA_SHARED_BYTES_UNASKED)
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+}
+
 /* Launches a kernel that may start before the kernel before it has ended: it calls wait_for_prior_grids()
  * (common.cuh) before it reads what other kernels write. cuda_launched tells how the launch went. */
 template <typename... P, typename... A>
@@ -103,8 +117,9 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
   config.dynamicSmemBytes = shared_bytes;
   config.stream = device->stream;
   config.attrs = &early;
-  config.numAttrs = device->fresh || device->base.serial_kernels ? 0 : 1;
+  config.numAttrs = device->fresh || device->base.serial_kernels ? 0 : CUDA_EARLY_STARTS;
   device->fresh = false;
+  cuda_allow_shared(kernel, shared_bytes);
   (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 /* Copies n_bytes of host memory to device memory, in stream order; `from` may be reused at once. */
@@ -163,11 +178,8 @@ weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args
 weft_status cuda_delta_rows_walk(weft_device *device, const weft_delta_rows_args *args);
 weft_status cuda_delta_rule_walk(weft_device *device, const weft_delta_rule_args *args);
 
-/* Kernels that need more than 48 KiB of shared memory ask for it once, at open. */
-weft_status cuda_attention_setup(cuda_device *device);
+/* Hopper's kernels that need more than 48 KiB of shared memory ask for it once, at open. */
 weft_status cuda_delta_setup(cuda_device *device);
-weft_status cuda_gemm_setup(cuda_device *device);
-weft_status cuda_soft_setup(cuda_device *device);
 
 static inline uint64_t cuda_align(uint64_t n_bytes) {
   return (n_bytes + 255u) / 256u * 256u;

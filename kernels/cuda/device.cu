@@ -328,7 +328,7 @@ static weft_rows_form device_rows_form(const weft_weight *weight, uint32_t n_row
 /* An op runs by kernels of the device's set, or by kernels that run on any card. */
 static const char *device_family(const weft_device *device, const char *op) {
   const cuda_set *set = ((const cuda_device *)(const void *)device)->set;
-  return card_set_has_op(set->ops, op) ? set->card.name : "any card";
+  return card_set_has_op(set->ops, op) ? set->card->name : "any card";
 }
 
 static uint64_t device_rows_bytes(weft_rows_form form, uint32_t n_rows, uint32_t n_cols) {
@@ -380,7 +380,7 @@ static device_calls make_calls(void) {
   calls.follow = device_follow;
   calls.weight = cuda_weight_place;
   calls.weight_read = cuda_weight_read;
-  calls.integers_bytes = int8_weights_bytes;
+  if (cuda_sets[0].int8_gemm != NULL) calls.integers_bytes = int8_weights_bytes;
   calls.weight_free = cuda_weight_free;
   calls.weight_unpack = cuda_weight_unpack;
   calls.share = cuda_share_calls();
@@ -406,7 +406,7 @@ static weft_kernels make_kernels(const cuda_set *set) {
   k.delta_rule_walk = cuda_delta_rule_walk;
   k.delta_rule_scratch = cuda_delta_rule_scratch;
   k.route = set->route;
-  k.route_scratch = cuda_route_scratch;
+  k.route_scratch = set->route_scratch;
   k.experts = cuda_experts;
   k.experts_scratch = cuda_experts_scratch;
   k.head_stats = cuda_head_stats;
@@ -456,20 +456,36 @@ static void ask_rates(cuda_device *d, const cudaDeviceProp *properties) {
   (void)cudaGetLastError(); /* what was not said is no failure */
 }
 
-static weft_status choose_set(cuda_device *d, const card_wish *wish, weft_error *error) {
-  card_set sets[CUDA_SETS];
-  uint32_t chosen = 0;
-  for (uint32_t i = 0; i < CUDA_SETS; i++) sets[i] = cuda_sets[i].card;
-  weft_status status = card_choose_set(wish, sets, CUDA_SETS, &chosen, error);
-  d->set = &cuda_sets[chosen];
-  d->base.info.set = d->set->card.name;
-  d->base.info.isa_forced = wish->set != NULL;
+/* The set that the card gets, with code for it and a driver that runs it. */
+static weft_status choose_set(cuda_device *d, const cudaDeviceProp *properties, const char *isa, weft_error *error) {
+  const cuda_set *set = &cuda_sets[0]; /* of this module */
+  uint32_t chosen = 0, capability = (uint32_t)(10 * properties->major + properties->minor);
+  card_wish wish = {properties->name, capability, set->card->module, WEFT_CUDA_ARCHITECTURES, isa};
+  weft_status status = card_choose_set(&wish, card_sets, CARD_SETS, &chosen, error);
+  if (status != WEFT_OK) return status;
+  bool has_machine_code = card_has_machine_code(WEFT_CUDA_ARCHITECTURES, capability);
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess)
+    status = card_check_driver(set->card->module, (uint32_t)driver, CUDART_VERSION, has_machine_code, error);
+  if (status == WEFT_OK && !has_machine_code)
+    weft_log(WEFT_LOG_INFO,
+             "cuda: card %d: %s has PTX for %s (sm_%u): the driver compiles each kernel when it is first used, and "
+             "keeps the code in its cache",
+             d->card, set->card->module, properties->name, capability);
+  d->set = set;
+  d->base.info.set = set->card->name;
+  d->base.info.isa_forced = isa != NULL;
   return status;
 }
 
 static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, weft_error *error) {
   int n = 0;
   cudaError_t found = cudaGetDeviceCount(&n);
+  int driver = 0;
+  if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) {
+    weft_status status = card_check_driver(cuda_sets[0].card->module, (uint32_t)driver, CUDART_VERSION, true, error);
+    if (status != WEFT_OK) return status;
+  }
   if (found != cudaSuccess || n == 0) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': no usable NVIDIA card: %s",
                      found != cudaSuccess ? cudaGetErrorString(found) : "none was found");
@@ -487,9 +503,7 @@ static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, we
   if (found != cudaSuccess) {
     return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': %s", cudaGetErrorString(found));
   }
-  card_wish wish = {properties.name, (uint32_t)(10 * properties.major + properties.minor), WEFT_CUDA_ARCHITECTURES,
-                    isa};
-  weft_status status = choose_set(d, &wish, error);
+  weft_status status = choose_set(d, &properties, isa, error);
   if (status != WEFT_OK) return status;
   d->n_multiprocessors = (uint32_t)properties.multiProcessorCount;
   ask_rates(d, &properties);
@@ -568,7 +582,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->deterministic = !config->no_deterministic;
   d->w8a8 = config->products == 8;
   d->base.info.products = d->w8a8 ? 8 : 16;
-  d->base.info.integers = d->w8a8 && config->integers;
+  d->base.info.integers = d->w8a8 && config->integers && calls.integers_bytes != NULL;
   d->no_peer = config->no_peer;
   d->base.shares = config->shares;
   weft_status status = find_card(d, config->index, config->isa, error);
@@ -584,7 +598,6 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   }
   if (status == WEFT_OK) {
     status = d->set->setup(d);
-    if (status == WEFT_OK) status = cuda_delta_setup(d);
     if (status != WEFT_OK)
       (void)weft_fail(error, status, "backend 'cuda': the driver does not load the kernels for %s (%s)",
                       d->base.info.name, d->isa);
@@ -597,11 +610,23 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   return WEFT_OK;
 }
 
+extern "C" __attribute__((visibility("default"))) bool weft_cuda_module_fits(uint32_t index, const char *isa) {
+  int major = 0, minor = 0, n = 0;
+  bool known = cudaGetDeviceCount(&n) == cudaSuccess && index < (uint32_t)n &&
+               cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index) == cudaSuccess &&
+               cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, (int)index) == cudaSuccess;
+  (void)cudaGetLastError();
+  if (!known) return true;
+  card_wish wish = {"", (uint32_t)(10 * major + minor), cuda_sets[0].card->module, WEFT_CUDA_ARCHITECTURES, isa};
+  uint32_t chosen;
+  return card_choose_set(&wish, card_sets, CARD_SETS, &chosen, NULL) == WEFT_OK;
+}
+
 extern "C" __attribute__((visibility("default"))) void weft_cuda_module_describe(char *out, size_t n) {
   size_t at = 0;
   for (uint32_t i = 0; i < CUDA_SETS && at < n; i++) {
     const cuda_set *set = &cuda_sets[i];
-    int more = snprintf(out + at, n - at, "%s%s (%s):%.*s", i == 0 ? "" : "; ", set->card.name, set->card.cards,
+    int more = snprintf(out + at, n - at, "%s%s (%s):%.*s", i == 0 ? "" : "; ", set->card->name, set->card->cards,
                         (int)strlen(set->ops) - 1, set->ops);
     if (more > 0) at += (size_t)more;
   }

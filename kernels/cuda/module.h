@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* How the program and libweft-cuda.so meet: two functions, and terms that both must agree on: the version, and the
- * size of every struct that one side fills and the other one reads.
+/* How the program and a module of CUDA code meet: three functions, and terms that both must agree on: the version, and
+ * the size of every struct that one side fills and the other one reads. There is a module for each kernel set
+ * (kernels/card_sets.h): libweft-cuda.so and libweft-cuda-portable.so.
  *
- * Law: the module exports weft_cuda_module_open and weft_cuda_module_describe and nothing else. The program passes
- * the terms that it was built with, and a module of another build refuses them. The list of argument structs is made
- * from WEFT_OPS, so a new op is in it. */
+ * Law: a module exports weft_cuda_module_open, weft_cuda_module_fits and weft_cuda_module_describe and nothing else.
+ * The program passes the terms that it was built with, and a module of another build refuses them. The list of argument
+ * structs is made from WEFT_OPS, so a new op is in it. */
 #ifndef WEFT_KERNELS_CUDA_MODULE_H
 #define WEFT_KERNELS_CUDA_MODULE_H
 
@@ -64,6 +65,9 @@ static inline const char *weft_cuda_module_compare(const weft_cuda_module_terms 
 
 typedef weft_status (*weft_cuda_module_open_fn)(const weft_cuda_module_terms *terms, const weft_device_config *config,
                                                 weft_device **out, weft_error *error);
+/* Whether the module's kernel set is for a card and, with isa, is the one of that name. True as well where the card
+ * cannot be asked, so that opening it says why. Makes no context on the card. */
+typedef bool (*weft_cuda_module_fits_fn)(uint32_t index, const char *isa);
 /* Writes a line about the module's kernel sets. Needs no card and no driver. */
 typedef void (*weft_cuda_module_describe_fn)(char *out, size_t n);
 

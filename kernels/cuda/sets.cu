@@ -8,21 +8,69 @@
 #include "kernels/cuda/set.h"
 #include "kernels/cuda/weights/int8_weights.h"
 
-/* wgmma and setmaxnreg are of compute capability 9.0 alone. */
-static bool fits_hopper(uint32_t capability) {
-  return capability == 90;
+#define SET_OPS " matmul attention route experts head_stats head_rows soft sample "
+
+#ifdef WEFT_CUDA_PORTABLE
+
+/* Launchers ask for shared memory themselves (cuda_allow_shared). */
+static weft_status set_up_portable(cuda_device *) {
+  return WEFT_OK;
+}
+
+extern const cuda_set cuda_sets[CUDA_SETS] = {
+    {&card_sets[CARD_SET_PORTABLE],
+     SET_OPS,
+     set_up_portable,
+     gemv,
+     gemm_dense,
+     gemm_grouped,
+     w8a8_gemv,
+     w8a8_gemm,
+     NULL,
+     experts_gemv_down,
+     experts_gemv_gate_up_biased,
+     experts_gemv_down_biased,
+     w8a8_gemv_down,
+     1,
+     1,
+     false,
+     false,
+     attention_flash,
+     attention_decode_stream,
+     NULL,
+     head_soften,
+     route_product,
+     route_product_scratch,
+     cuda_sample},
+};
+
+#else
+
+static weft_status set_up_products(cuda_device *d) {
+  weft_status status = gemv_setup(d);
+  if (status == WEFT_OK) status = experts_gemv_gate_up_setup(d);
+  if (status == WEFT_OK) status = experts_gemv_down_setup(d);
+  if (status == WEFT_OK) status = gemm_grouped_setup(d);
+  if (status == WEFT_OK) status = gemm_dense_setup(d);
+  if (status != WEFT_OK || !d->w8a8) return status;
+  status = w8a8_gemm_setup(d);
+  if (status == WEFT_OK) status = int8_gemm_setup(d);
+  return status == WEFT_OK ? w8a8_gemv_setup(d) : status;
 }
 
 static weft_status set_up_hopper(cuda_device *d) {
-  weft_status status = cuda_gemm_setup(d);
-  if (status == WEFT_OK) status = cuda_attention_setup(d);
-  if (status == WEFT_OK) status = cuda_soft_setup(d);
+  weft_status status = set_up_products(d);
+  if (status == WEFT_OK) status = attention_flash_setup(d);
+  if (status == WEFT_OK) status = attention_decode_cluster_setup(d);
+  if (status == WEFT_OK) status = attention_decode_stream_setup(d);
+  if (status == WEFT_OK) status = head_soften_setup(d);
+  if (status == WEFT_OK) status = cuda_delta_setup(d);
   return status == WEFT_OK ? route_setup(d) : status;
 }
 
 extern const cuda_set cuda_sets[CUDA_SETS] = {
-    {{"hopper", "sm_90", fits_hopper},
-     " matmul attention route experts head_stats head_rows soft sample ",
+    {&card_sets[CARD_SET_HOPPER],
+     SET_OPS,
      set_up_hopper,
      gemv,
      gemm_dense,
@@ -34,10 +82,17 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      experts_gemv_gate_up_biased,
      experts_gemv_down_biased,
      w8a8_gemv_down,
+     2,
+     8,
+     true,
+     true,
      attention_flash,
      attention_decode_stream,
      attention_decode_cluster,
      head_soften,
      cuda_route,
+     cuda_route_scratch,
      cuda_sample},
 };
+
+#endif

@@ -165,8 +165,12 @@ static const bool touches_are_seen = true;
 static const bool touches_are_seen = false;
 #endif
 
+/* The kernel set of cuda, from a last argument "set=NAME". */
+static const char *cuda_set;
+
 static inline void take_arguments(int argc, char **argv) {
   char *rest = NULL;
+  if (argc > 1 && strncmp(argv[argc - 1], "set=", 4) == 0) cuda_set = argv[--argc] + 4;
   quick = test_amount(1, 0, 0) != 0;
   best_only = quick && !touches_are_seen;
   if (argc > 1 && strcmp(argv[1], "quick") == 0) quick = best_only = true;
@@ -179,6 +183,11 @@ static inline void take_arguments(int argc, char **argv) {
 
 static inline bool is_cuda(const weft_device *device) {
   return strcmp(weft_device_get_info(device)->backend, "cuda") == 0;
+}
+
+static inline bool is_portable(const weft_device *device) {
+  const char *set = weft_device_get_info(device)->set;
+  return set != NULL && strcmp(set, "portable") == 0;
 }
 
 static inline bool is_eight(const weft_device *device) {
@@ -198,7 +207,7 @@ static inline weft_device *open_cuda_as(const weft_device_config *config) {
 
 /* free_sums: without the contract of determinism. */
 static inline weft_device *open_cuda(bool free_sums) {
-  const weft_device_config config = {.backend = "cuda", .no_deterministic = free_sums};
+  const weft_device_config config = {.backend = "cuda", .isa = cuda_set, .no_deterministic = free_sums};
   return open_cuda_as(&config);
 }
 
@@ -238,9 +247,11 @@ static inline devices open_devices(uint32_t n_threads) {
 static inline void add_eight(devices *all) {
   static const char *const names[] = {"cuda, 8 bits", "cuda, 8 bits, integers"};
   for (uint32_t i = 0; i < 2 && memory_home != NULL; i++) {
-    const weft_device_config config = {.backend = "cuda", .products = 8, .integers = i == 1};
+    const weft_device_config config = {.backend = "cuda", .isa = cuda_set, .products = 8, .integers = i == 1};
+    weft_device *device = open_cuda_as(&config); /* NULL: the set keeps no integers */
+    if (device == NULL) continue;
     all->name[all->n] = names[i];
-    all->cpu[all->n++] = open_cuda_as(&config);
+    all->cpu[all->n++] = device;
   }
 }
 

@@ -598,8 +598,9 @@ static void test_prepared(void **state) {
   (void)state;
   if (memory_home == NULL) return; /* only a card prepares rows */
   for (uint32_t way = 0; way < 2; way++) {
-    const weft_device_config config = {.backend = "cuda", .products = 8, .integers = way == 1};
+    const weft_device_config config = {.backend = "cuda", .isa = cuda_set, .products = 8, .integers = way == 1};
     weft_device *device = open_cuda_as(&config);
+    if (device == NULL) continue; /* the set keeps no integers */
     for (uint32_t i = 0; i < sizeof prepared_cases / sizeof *prepared_cases; i++)
       prepared_once(device, &prepared_cases[i]);
     weft_device_close(device);

@@ -155,8 +155,10 @@ static void close_rig(rig *r) {
   weft_device_close(r->device);
 }
 
+static const char *cuda_set; /* from an argument "set=NAME" */
+
 static weft_device *open_card(uint64_t weights_bytes_max) {
-  const weft_device_config config = {.backend = "cuda", .weights_bytes_max = weights_bytes_max};
+  const weft_device_config config = {.backend = "cuda", .isa = cuda_set, .weights_bytes_max = weights_bytes_max};
   weft_device *device = NULL;
   weft_error error = {{0}};
   if (weft_device_open(&config, &device, &error) == WEFT_OK) return device;
@@ -173,11 +175,12 @@ static void compare(const float *wanted, const float *got, uint64_t n, uint32_t 
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   static const char *const ways[] = {"call by call", "captured as a graph", "launched again", "and again"};
   static const uint32_t n_rows[] = {MANY, 1, 40}; /* many first: call by call a missing wait is seen in the numbers */
   static rig on_card, streamed;
   weft_log_set_level(WEFT_LOG_ERROR);
+  if (argc > 1 && strncmp(argv[1], "set=", 4) == 0) cuda_set = argv[1] + 4;
   weft_device *device = open_card(0);
   if (device == NULL) return SKIPPED;
   open_rig(&on_card, device);

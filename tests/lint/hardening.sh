@@ -11,7 +11,7 @@ wants() { # file, what is missing, pattern, words of readelf
   grep -qE "$pattern" <<<"$(readelf -W "$@" "$file" 2>/dev/null)" || complain "$file: $what"
 }
 files=("$folder/weft" "$folder/libweft.so")
-[ -e "$folder/libweft-cuda.so" ] && files+=("$folder/libweft-cuda.so")
+for module in "$folder"/libweft-cuda*.so; do [ ! -e "$module" ] || files+=("$module"); done
 for file in "${files[@]}"; do
   [ -e "$file" ] || { complain "$file was not built"; continue; }
   wants "$file" "its code has a fixed place" 'Type: +DYN' -h

@@ -55,55 +55,95 @@ static void code_runs_where_its_architecture_says(void **state) {
   }
 }
 
+static void ptx_is_no_machine_code(void **state) {
+  (void)state;
+  assert_true(card_has_machine_code("90a-real,80-virtual", 90));
+  assert_false(card_has_machine_code("80-virtual", 80)); /* the driver compiles it */
+  assert_true(card_has_machine_code("80", 86));
+  assert_false(card_has_machine_code("80", 90));
+  assert_true(card_has_machine_code("80-virtual,86-real", 89));
+  assert_false(card_has_machine_code("90a-virtual", 90));
+}
+
+/* ---- drivers ---- */
+
+static void an_old_driver_is_refused_with_what_to_do(void **state) {
+  (void)state;
+  static const char module[] = "libweft-cuda-portable.so";
+  weft_error line;
+  assert_int_equal(card_check_driver(module, 13000, 13000, false, &line), WEFT_OK);
+  assert_int_equal(card_check_driver(module, 13010, 13000, false, &line), WEFT_OK);
+  assert_int_equal(card_check_driver(module, 14000, 13000, true, &line), WEFT_OK);
+  assert_int_equal(card_check_driver(module, 13000, 13020, true, &line), WEFT_OK); /* of the same major version */
+  assert_int_equal(card_check_driver(module, 13000, 13020, false, &line), WEFT_E_UNSUPPORTED);
+  assert_string_equal(
+      line.text,
+      "backend 'cuda': the NVIDIA driver is of CUDA 13.0, and libweft-cuda-portable.so needs one of "
+      "CUDA 13.2 or later, since it has to compile PTX for this card: update the driver, build with the "
+      "toolkit of CUDA 13.0, or use --backend cpu");
+  assert_int_equal(card_check_driver(module, 12080, 13020, true, &line), WEFT_E_UNSUPPORTED);
+  assert_string_equal(
+      line.text,
+      "backend 'cuda': the NVIDIA driver is of CUDA 12.8, and libweft-cuda-portable.so needs one of "
+      "CUDA 13.0 or later: update the driver, build with the toolkit of CUDA 12.8, or use --backend cpu");
+}
+
 /* ---- sets ---- */
 
-static bool fits_90(uint32_t capability) {
-  return capability == 90;
-}
-
-static bool fits_80_on(uint32_t capability) {
-  return capability >= 80;
-}
-
-static const card_set sets[] = {{"hopper", "sm_90", fits_90}, {"ampere", "sm_80 and later", fits_80_on}};
-
-/* The set's number, or -1 with the line in `line`. */
-static int choose(uint32_t n_sets, const char *architectures, uint32_t capability, const char *set, weft_error *line) {
-  card_wish wish = {"NVIDIA Card", capability, architectures, set};
+/* What the module `module`, built for `architectures`, says of a card: the set's name, or NULL with the line in
+ * `line`. */
+static const char *choose(const char *module, const char *architectures, uint32_t capability, const char *set,
+                          weft_error *line) {
+  card_wish wish = {"NVIDIA Card", capability, module, architectures, set};
   uint32_t chosen = 99;
-  weft_status status = card_choose_set(&wish, sets, n_sets, &chosen, line);
+  weft_status status = card_choose_set(&wish, card_sets, CARD_SETS, &chosen, line);
   assert_true(status == WEFT_OK || status == WEFT_E_UNSUPPORTED);
-  return status == WEFT_OK ? (int)chosen : -1;
+  return status == WEFT_OK ? card_sets[chosen].name : NULL;
 }
 
-static void a_card_gets_the_first_set_that_fits(void **state) {
+static const char first[] = "libweft-cuda.so", second[] = "libweft-cuda-portable.so";
+
+static void a_module_takes_the_cards_that_its_set_fits(void **state) {
   (void)state;
+  static const uint32_t later[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
   weft_error line;
-  assert_int_equal(choose(1, "90a-real", 90, NULL, &line), 0);
-  assert_int_equal(choose(2, "90a-real,80-real", 90, NULL, &line), 0);
-  assert_int_equal(choose(2, "90a-real,80-real", 86, NULL, &line), 1);
-  assert_int_equal(choose(2, "90a-real,80", 90, "ampere", &line), 1);
-  assert_int_equal(choose(2, "90a-real", 90, "hopper", &line), 0);
+  assert_string_equal(choose(first, "90a-real", 90, NULL, &line), "hopper");
+  assert_string_equal(choose(first, "90a-real", 90, "hopper", &line), "hopper");
+  for (size_t i = 0; i < sizeof later / sizeof *later; i++) {
+    if (later[i] != 90) assert_null(choose(first, "90a-real", later[i], NULL, &line));
+    assert_string_equal(choose(second, "80-virtual", later[i], NULL, &line), "portable");
+  }
+  assert_string_equal(choose(second, "80-virtual", 90, "portable", &line), "portable");
+  assert_string_equal(choose(second, "86-real", 89, NULL, &line), "portable");
+  assert_null(choose(first, "90a-real", 90, "portable", &line)); /* the other module is asked next */
+  assert_null(choose(second, "80-virtual", 75, NULL, &line));
 }
 
 static void a_refusal_says_what_there_is(void **state) {
   (void)state;
   weft_error line;
-  assert_int_equal(choose(1, "90a-real", 80, NULL, &line), -1);
+  assert_null(choose(first, "90a-real", 86, NULL, &line));
   assert_string_equal(line.text,
-                      "backend 'cuda': there are no kernels for NVIDIA Card (sm_80); libweft-cuda.so has hopper "
-                      "(sm_90): use --backend cpu");
-  assert_int_equal(choose(2, "90a-real", 80, NULL, &line), -1);
-  assert_non_null(strstr(line.text, "built for the architectures 90a-real"));
-  assert_non_null(strstr(line.text, "-DWEFT_CUDA_ARCHITECTURES=80-real"));
-  assert_int_equal(choose(2, "80-real", 90, "hopper", &line), -1);
-  assert_non_null(strstr(line.text, "no code for NVIDIA Card (sm_90)"));
-  assert_int_equal(choose(2, "90a-real,80", 80, "hopper", &line), -1);
+                      "backend 'cuda': kernel set 'portable', for NVIDIA Card (sm_86), is in libweft-cuda-portable.so, "
+                      "which is not there: build it with -DWEFT_CUDA_ARCHITECTURES=86-real, or use --backend cpu");
+  assert_null(choose(second, "86-real", 80, NULL, &line));
+  assert_string_equal(line.text,
+                      "backend 'cuda': libweft-cuda-portable.so was built for the architectures 86-real, which have no "
+                      "code for NVIDIA Card (sm_80): build it with -DWEFT_CUDA_ARCHITECTURES=80-real, or use --backend "
+                      "cpu");
+  assert_null(choose(second, "80-virtual", 90, "hopper", &line));
+  assert_non_null(strstr(line.text, "'hopper', for NVIDIA Card (sm_90), is in libweft-cuda.so"));
+  assert_non_null(strstr(line.text, "-DWEFT_CUDA_ARCHITECTURES=90a-real"));
+  assert_null(choose(second, "80-virtual", 80, "hopper", &line));
   assert_non_null(strstr(line.text, "kernel set 'hopper' is not for NVIDIA Card (sm_80)"));
-  assert_non_null(strstr(line.text, "ampere (sm_80 and later)"));
-  assert_int_equal(choose(2, "90a-real", 90, "turing", &line), -1);
-  assert_non_null(strstr(line.text, "kernel set 'turing' is unknown; there is hopper (sm_90), ampere"));
-  assert_int_equal(choose(1, "90a-real", 80, NULL, NULL), -1); /* nobody wants the line */
+  assert_null(choose(second, "80-virtual", 75, NULL, &line));
+  assert_string_equal(line.text,
+                      "backend 'cuda': there are no kernels for NVIDIA Card (sm_75); there is hopper (sm_90), portable "
+                      "(sm_80 and later): use --backend cpu");
+  assert_null(choose(first, "90a-real", 90, "turing", &line));
+  assert_non_null(
+      strstr(line.text, "kernel set 'turing' is unknown; there is hopper (sm_90), portable (sm_80 and later)"));
+  assert_null(choose(first, "90a-real", 80, NULL, NULL)); /* nobody wants the line */
 }
 
 static void a_list_of_ops_has_whole_names(void **state) {
@@ -216,7 +256,9 @@ static void each_op_has_one_path(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(code_runs_where_its_architecture_says),
-      cmocka_unit_test(a_card_gets_the_first_set_that_fits),
+      cmocka_unit_test(ptx_is_no_machine_code),
+      cmocka_unit_test(an_old_driver_is_refused_with_what_to_do),
+      cmocka_unit_test(a_module_takes_the_cards_that_its_set_fits),
       cmocka_unit_test(a_refusal_says_what_there_is),
       cmocka_unit_test(a_list_of_ops_has_whole_names),
       cmocka_unit_test(every_struct_of_both_sides_is_compared),

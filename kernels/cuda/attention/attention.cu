@@ -10,7 +10,7 @@
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/set.h"
 
-enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
+enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384 };
 
 /* How many items of a call each kernel gets. Calls that is_fast have items for few and for many queries, all other
  * calls are for attention_fallback. */
@@ -24,7 +24,7 @@ typedef struct attention_cut {
 
 /* What attention_decode_cluster, attention_decode_stream and attention_flash can read; any other call is for
  * attention_fallback. */
-static bool is_fast(const weft_attention_args *args) {
+static bool is_fast(const cuda_device *d, const weft_attention_args *args) {
   const weft_kv_view *kv = &args->kv;
   uint64_t all = (uint64_t)(uintptr_t)kv->base | kv->page_bytes | kv->k_offset | kv->v_offset |
                  (uint64_t)(uintptr_t)args->own_k | (uint64_t)(uintptr_t)args->own_v;
@@ -32,8 +32,8 @@ static bool is_fast(const weft_attention_args *args) {
   bool wider = kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
   bool known = kv->head_dim == 64 || (wider && args->sinks == NULL);
   bool in_pairs = ((uintptr_t)args->out & 7u) == 0 && args->out_stride % 2 == 0;
-  return (q8 || kv->type == WEFT_TYPE_BF16) && known && all % (q8 ? q8_piece((int)kv->head_dim) : 16) == 0 &&
-         in_pairs && args->scale > 0.0f;
+  return ((q8 && d->set->attention_q8) || kv->type == WEFT_TYPE_BF16) && known &&
+         all % (q8 ? q8_piece((int)kv->head_dim) : 16) == 0 && in_pairs && args->scale > 0.0f;
 }
 
 /* Chunks that queries [first, first + n) of a segment see: [*chunk, *end). */
@@ -57,8 +57,8 @@ static uint32_t tile_size(uint32_t n_all, uint32_t first, uint32_t most) {
 static void cut_flash(const cuda_device *d, const weft_attention_args *args, uint32_t n_large, uint32_t n_small,
                       uint32_t most_chunks, attention_cut *cut) {
   uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim);
-  uint32_t turns_max = most_chunks < TURNS_MAX ? most_chunks : TURNS_MAX;
-  cut->n_groups = n_large * across * turns_max >= d->n_multiprocessors ? 2 : 1;
+  uint32_t turns_max = most_chunks < d->set->flash_turns ? most_chunks : d->set->flash_turns;
+  cut->n_groups = d->set->flash_groups > 1 && n_large * across * turns_max >= d->n_multiprocessors ? 2 : 1;
   cut->n_flash = cut->n_groups == 2 ? n_large : n_small;
   uint64_t turns = cut->n_flash > 0 ? d->n_multiprocessors / (cut->n_flash * across) : 1;
   cut->turns = turns > turns_max ? turns_max : turns > 1 ? (uint32_t)turns : 1;
@@ -68,7 +68,7 @@ static void cut_flash(const cuda_device *d, const weft_attention_args *args, uin
 static attention_cut count_cut(const cuda_device *d, const weft_attention_args *args) {
   attention_cut cut;
   memset(&cut, 0, sizeof cut);
-  cut.fast = is_fast(args);
+  cut.fast = is_fast(d, args);
   cut.group = args->n_heads / args->kv.n_kv_heads;
   uint32_t n_large = 0, n_small = 0, most_chunks = 0, chunk, end;
   uint64_t n_split = 0;
@@ -114,7 +114,7 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
 }
 
 uint64_t cuda_attention_scratch(weft_device *device, const weft_attention_args *args) {
-  if (args->segment == NULL) return is_fast(args) ? 4ull * PART_FLOATS_MAX : 0;
+  if (args->segment == NULL) return is_fast(cuda_of(device), args) ? 4ull * PART_FLOATS_MAX : 0;
   attention_cut cut = count_cut(cuda_of(device), args);
   return 4 * cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
 }
@@ -235,6 +235,38 @@ weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *
   return make_tables(cuda_of(device), args, &k);
 }
 
+/* ---- kernels of any card --------------------------------------------------------------------------------- */
+
+template <bool SINKS>
+static __global__ void combine_kernel(const __grid_constant__ attention_kernel_args k) {
+  launch_dependents_and_wait();
+  attention_merge m = k.merges[blockIdx.x];
+  if (blockIdx.z >= m.n) return;
+  uint32_t f = m.first + blockIdx.z, kv_head = blockIdx.y, dim = k.op.kv.head_dim;
+  const float *part = k.part + kv_head * k.part_stride + (uint64_t)(m.part + blockIdx.z * m.n_chunks) * (dim + 2);
+  uint64_t row = (uint64_t)k.op.segment[m.segment].first_row + f / k.group;
+  float *out = k.op.out + row * k.op.out_stride + (uint64_t)(kv_head * k.group + f % k.group) * dim;
+  for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
+    float most = -INFINITY, sum = 0.0f, value = 0.0f;
+#pragma unroll 8
+    for (uint32_t c = 0; c < m.n_chunks; c++) {
+      const float *one = part + (uint64_t)c * (dim + 2);
+      float keep, add;
+      rescale_factors(most, one[dim], &most, &keep, &add);
+      sum = rescale_add(sum, keep, one[dim + 1], add);
+      value = rescale_add(value, keep, one[d], add);
+    }
+    if (SINKS) sum = add_sink(k, kv_head * k.group + f % k.group, most, sum);
+    out[d] = __fmul_rn(value, __frcp_rn(sum));
+  }
+}
+
+weft_status attention_combine(cuda_device *d, const attention_kernel_args *args) {
+  auto kernel = args->op.sinks != NULL ? combine_kernel<true> : combine_kernel<false>;
+  cuda_start(d, kernel, dim3(args->n_merges, args->op.kv.n_kv_heads, DECODE_QUERIES), 128, 0, *args);
+  return cuda_launched(d, "joining attention");
+}
+
 /* Runs the prologue of the rows that lie in out. */
 static weft_status prepare_out(cuda_device *d, const weft_attention_args *args) {
   prologue_args a;
@@ -258,8 +290,8 @@ weft_status cuda_attention(weft_device *device, const weft_attention_args *args)
   if (args->prepared != NULL && args->prepared_form != CUDA_ROWS_W8A8) return WEFT_E_INVALID;
   if (args->prepared != NULL && !w8a8_fits(args->n_rows, args->n_heads * args->kv.head_dim)) return WEFT_E_INVALID;
   weft_status status = make_tables(d, args, &k);
-  k.flash.prepares =
-      args->prepared != NULL && k.cut.n_decode == 0 && k.cut.n_fallback == 0 && args->kv.head_dim % W8A8_SPAN == 0;
+  k.flash.prepares = d->set->flash_prepares && args->prepared != NULL && k.cut.n_decode == 0 && k.cut.n_fallback == 0 &&
+                     args->kv.head_dim % W8A8_SPAN == 0;
   if (status == WEFT_OK && k.cut.n_flash > 0) status = d->set->attention_flash(d, &k.flash, k.cut.n_groups);
   if (status == WEFT_OK && k.cut.n_decode > 0)
     status = (k.cut.stream ? d->set->attention_decode_stream : d->set->attention_decode_cluster)(d, &k.decode);
@@ -267,10 +299,4 @@ weft_status cuda_attention(weft_device *device, const weft_attention_args *args)
   if (status == WEFT_OK && k.cut.n_fallback > 0) status = attention_fallback(d, &k.fallback);
   if (status == WEFT_OK && args->prepared != NULL && !k.flash.prepares) status = prepare_out(d, args);
   return status;
-}
-
-weft_status cuda_attention_setup(cuda_device *d) {
-  weft_status status = attention_flash_setup(d);
-  if (status == WEFT_OK) status = attention_decode_cluster_setup(d);
-  return status == WEFT_OK ? attention_decode_stream_setup(d) : status;
 }

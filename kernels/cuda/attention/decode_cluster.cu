@@ -481,30 +481,6 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
   store_rows<shape, SINKS>(k, b, rows);
 }
 
-template <bool SINKS>
-static __global__ void combine_kernel(const __grid_constant__ attention_kernel_args k) {
-  launch_dependents_and_wait();
-  attention_merge m = k.merges[blockIdx.x];
-  if (blockIdx.z >= m.n) return;
-  uint32_t f = m.first + blockIdx.z, kv_head = blockIdx.y, dim = k.op.kv.head_dim;
-  const float *part = k.part + kv_head * k.part_stride + (uint64_t)(m.part + blockIdx.z * m.n_chunks) * (dim + 2);
-  uint64_t row = (uint64_t)k.op.segment[m.segment].first_row + f / k.group;
-  float *out = k.op.out + row * k.op.out_stride + (uint64_t)(kv_head * k.group + f % k.group) * dim;
-  for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
-    float most = -INFINITY, sum = 0.0f, value = 0.0f;
-#pragma unroll 8
-    for (uint32_t c = 0; c < m.n_chunks; c++) {
-      const float *one = part + (uint64_t)c * (dim + 2);
-      float keep, add;
-      rescale_factors(most, one[dim], &most, &keep, &add);
-      sum = rescale_add(sum, keep, one[dim + 1], add);
-      value = rescale_add(value, keep, one[d], add);
-    }
-    if (SINKS) sum = add_sink(k, kv_head * k.group + f % k.group, most, sum);
-    out[d] = __fmul_rn(value, __frcp_rn(sum));
-  }
-}
-
 /* The kernels, in the order of n_attention_clusters. */
 enum { DECODE_64, DECODE_128, DECODE_256_DEEP, DECODE_256, DECODE_512 };
 
@@ -546,12 +522,6 @@ weft_status attention_decode_cluster(cuda_device *d, const attention_kernel_args
       break;
   }
   return cuda_launched(d, "attention");
-}
-
-weft_status attention_combine(cuda_device *d, const attention_kernel_args *args) {
-  auto kernel = args->op.sinks != NULL ? combine_kernel<true> : combine_kernel<false>;
-  cuda_start(d, kernel, dim3(args->n_merges, args->op.kv.n_kv_heads, DECODE_QUERIES), 128, 0, *args);
-  return cuda_launched(d, "joining attention");
 }
 
 template <class shape, bool SINKS>

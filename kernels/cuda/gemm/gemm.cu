@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/weights/int8_weights.h"
-#include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/set.h"
 #include "kernels/parts.h"
 
@@ -102,18 +101,6 @@ weft_status gemm(cuda_device *d, const gemm_args *args) {
 bool gemm_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
   return args->is_w8a8 &&
          (int8_gemm_takes(args) ? int8_gemm_has_gated_epilogue(args) : w8a8_has_gated_epilogue(d, args));
-}
-
-weft_status cuda_gemm_setup(cuda_device *d) {
-  weft_status status = gemv_setup(d);
-  if (status == WEFT_OK) status = experts_gemv_gate_up_setup(d);
-  if (status == WEFT_OK) status = experts_gemv_down_setup(d);
-  if (status == WEFT_OK) status = gemm_grouped_setup(d);
-  if (status == WEFT_OK) status = gemm_dense_setup(d);
-  if (status != WEFT_OK || !d->w8a8) return status;
-  status = w8a8_gemm_setup(d);
-  if (status == WEFT_OK) status = int8_gemm_setup(d);
-  return status == WEFT_OK ? w8a8_gemv_setup(d) : status;
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */

@@ -65,18 +65,18 @@ static __global__ void __maxnreg__(gemv_registers(NT))
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
-  gemv_ring ring = {memory + warp * GEMV_STAGES * gemv_piece_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
-  float *part = (float *)(void *)(memory + n_warps * GEMV_STAGES * gemv_piece_bytes(T));
+  gemv_ring ring =
+      ring_init(memory + warp * gemv_ring_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, gemv_stage_bytes(T));
+  float *part = (float *)(void *)(memory + n_warps * gemv_ring_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
   bool is_last = split + 1 == a.n_splits; /* the warp of the shortest split runs the epilogue */
-  ring_init(&ring);
   dense_tile tile = find_dense<GATED>(a, blockIdx.x, slot);
   packed_header header = header_of(a.weight[tile.data != NULL ? tile.weight : 0].data);
   const uint8_t *ahead = tile.data; /* the copy of whose unit `unit` is issued next */
   uint32_t group_ahead = blockIdx.x;
   auto issue = [&](uint32_t stage) {
     if (ahead == NULL) return;
-    ring_issue<T>(a, ring, stage, ahead, unit);
+    issue_piece<T>(a, ring, stage, ahead, unit);
     unit += gemv_units(T);
     if (unit < end) return;
     unit = first;
@@ -133,7 +133,7 @@ template <int T>
 static __device__ __forceinline__ void issue_tall(const gemm_args &a, gemv_ring &ring, uint32_t stage,
                                                   tall_cursor &at) {
   if (at.tile >= a.weight[0].n_tiles) return;
-  ring_issue<T>(a, ring, stage, a.weight[0].data + PACKED_HEADER_BYTES + (uint64_t)at.tile * a.tile_bytes, at.unit);
+  issue_piece<T>(a, ring, stage, a.weight[0].data + PACKED_HEADER_BYTES + (uint64_t)at.tile * a.tile_bytes, at.unit);
   at.unit += gemv_units(T);
   if (at.unit >= a.n_units) at.unit = 0, at.tile += gridDim.x * TALL_WARPS;
 }
@@ -148,9 +148,9 @@ static __global__ void __launch_bounds__(32 * TALL_WARPS, GEMV_WARPS_MAX / TALL_
   __shared__ int scale_exponent[1];
   constexpr int n = ONE ? 2 : 4;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x * TALL_WARPS + warp;
-  gemv_ring ring = {memory + warp * GEMV_STAGES * gemv_piece_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
-  uint4 *raw = (uint4 *)(void *)(memory + TALL_WARPS * GEMV_STAGES * gemv_piece_bytes(T));
-  ring_init(&ring);
+  gemv_ring ring =
+      ring_init(memory + warp * gemv_ring_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, gemv_stage_bytes(T));
+  uint4 *raw = (uint4 *)(void *)(memory + TALL_WARPS * gemv_ring_bytes(T));
   tall_cursor ahead = {tile, 0};
   for (uint32_t stage = 0; stage < GEMV_STAGES; stage++) issue_tall<T>(a, ring, stage, ahead);
   opened_rows opened = open_rows<T, ONE, ONE>(a, most_of, raw, scale_exponent);
@@ -181,7 +181,7 @@ bool gemv_is_tall(const cuda_device *d, const gemm_args *a) {
 /* a NULL: sets the kernel up. */
 template <int T, bool ONE>
 static weft_status launch_tall(cuda_device *d, const gemm_args *args) {
-  uint32_t stage_bytes = TALL_WARPS * GEMV_STAGES * gemv_piece_bytes(T);
+  uint32_t stage_bytes = TALL_WARPS * gemv_ring_bytes(T);
   if (args == NULL)
     return cuda_judge(d,
                       cudaFuncSetAttribute(gemv_tall_kernel<T, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* What the GEMV kernels share: each warp's pipeline of packed weights through shared memory, the fused prologue, the
- * products on mma.sync, the split-K reduction and the epilogue.
+/* What the GEMV kernels share: each warp's pipeline of packed weights, the fused prologue, the products on mma.sync,
+ * the split-K reduction and the epilogue.
  *
- * Law: every warp has a ring of stages of its own, and issues the async copy into a stage when all its lanes have read
- * what was there. Sums have the order of gemm.h or, in w8a8_gemv.cu, that of w8a8.h.
+ * Law: every warp has a ring of stages of its own, and issues the copy into a stage when all its lanes have read what
+ * was there; what a stage is, is of the kernel set (gemv_ring.cuh). Sums have the order of gemm.h or, in w8a8_gemv.cu,
+ * that of w8a8.h.
  *
  * No kernel writes weights while steps run. So a block issues the copies of its first weights before it waits for the
  * kernels before it (programmatic dependent launch), and they arrive while the last of these ends. (The first kernel
@@ -12,16 +13,18 @@
 #define WEFT_KERNELS_CUDA_GEMV_CUH
 
 #include "kernels/cuda/gemm/w8a8.h"
-#include "kernels/cuda/async_copy.cuh"
+#ifdef WEFT_CUDA_PORTABLE
+#include "kernels/cuda/portable/gemv_ring.cuh"
+#else
+#include "kernels/cuda/gemm/gemv_ring.cuh"
+#endif
 
 enum {
   GEMV_WARPS_MAX = 24, /* of a block, and of all blocks on a multiprocessor */
-  GEMV_SPLITS_MAX = 8, /* of the inputs, at the most */
-  GEMV_STAGES = 2,     /* of a warp */
-  GEMV_SHARED_BYTES_MAX = 220 << 10
+  GEMV_SPLITS_MAX = 8  /* of the inputs, at the most */
 };
 
-/* A piece is what one async copy loads: 128 inputs of 16-bit codes, 256 of others. Splits are whole multiples of
+/* A piece is what a stage of the ring holds: 128 inputs of 16-bit codes, 256 of others. Splits are whole multiples of
  * 256. */
 __host__ __device__ constexpr uint32_t gemv_units(int type) {
   return packed_bits(type) == 16 ? 1 : 2;
@@ -31,31 +34,22 @@ __host__ __device__ constexpr uint32_t gemv_piece_bytes(int type) {
   return gemv_units(type) * 128 * packed_unit_bytes(packed_shape_of(type)) / packed_shape_of(type).unit;
 }
 
-/* A warp's stages for pieces, used one after another. */
-typedef struct gemv_ring {
-  uint8_t *memory;
-  uint64_t *filled; /* a barrier per stage */
-  uint32_t n, at, phase;
-} gemv_ring;
+/* Shared memory of a stage, and of a warp's ring. */
+__host__ __device__ constexpr uint32_t gemv_stage_bytes(int type) {
+  return ring_stage_bytes(gemv_piece_bytes(type));
+}
 
-static __device__ __forceinline__ void ring_init(gemv_ring *ring) {
-  if (threadIdx.x % 32 == 0) {
-    for (uint32_t i = 0; i < ring->n; i++) mbarrier_init(&ring->filled[i]);
-    mbarrier_init_fence();
-  }
-  ring->at = ring->phase = 0;
-  __syncwarp();
+__host__ __device__ constexpr uint32_t gemv_ring_bytes(int type) {
+  return GEMV_STAGES * gemv_stage_bytes(type);
 }
 
 /* Starts the copy of the piece that begins at `unit` to a stage whose last piece all lanes have read. */
 template <int T>
-static __device__ __forceinline__ void ring_issue(const gemm_args &a, gemv_ring &ring, uint32_t stage,
-                                                  const uint8_t *row_tile, uint32_t unit) {
+static __device__ __forceinline__ void issue_piece(const gemm_args &a, gemv_ring &ring, uint32_t stage,
+                                                   const uint8_t *row_tile, uint32_t unit) {
   constexpr uint32_t size = gemv_piece_bytes(T);
-  uint32_t from = unit / gemv_units(T) * size, n_bytes = min(size, a.tile_bytes - from);
-  if (threadIdx.x % 32 != 0) return;
-  mbarrier_expect(&ring.filled[stage], n_bytes);
-  bulk_copy_streamed(ring.memory + stage * size, row_tile + from, n_bytes, &ring.filled[stage]);
+  uint32_t from = unit / gemv_units(T) * size;
+  ring_issue(ring, stage, row_tile + from, min(size, a.tile_bytes - from));
 }
 
 static __device__ __forceinline__ bool is_tail_unit(const gemm_args &a, uint32_t unit) {
@@ -114,7 +108,7 @@ static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const 
   for (uint32_t u = 0; u < gemv_units(T); u++) {
     if (packed_shape_of(T).unit == 128 && unit + u >= end) continue;
     bool tail = packed_shape_of(T).unit == 128 && is_tail_unit(a, unit + u);
-    packed_block block = packed_block_of<T>(ring.memory + ring.at * gemv_piece_bytes(T), u, tail);
+    packed_block block = packed_block_of<T>(ring_piece(ring), u, tail);
     lane_codes<T> codes;
     lane_scales<T> scales;
     dequant_factors factors;
@@ -139,17 +133,6 @@ static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const 
       }
     }
   }
-}
-
-/* ring_wait waits until the piece in the ring's stage has come. ring_advance waits until all lanes have read it, and
- * goes on to the next stage. */
-static __device__ __forceinline__ void ring_wait(const gemv_ring &ring) {
-  mbarrier_wait(&ring.filled[ring.at], ring.phase);
-}
-
-static __device__ __forceinline__ void ring_advance(gemv_ring &ring) {
-  __syncwarp();
-  if (++ring.at == ring.n) ring.at = 0, ring.phase ^= 1;
 }
 
 /* Inputs 8 chunk .. 8 chunk + 7 of a row; zeros beyond its end. wide: the row may be read four numbers at a time. */
@@ -492,7 +475,7 @@ static inline uint32_t gemv_blocks_of(const cuda_device *d, const gemv_items &it
 /* Shared memory of a block: stages of the warps, two sets of sums, n_raw rows of n_units. */
 template <int T, int NT>
 static constexpr uint32_t gemv_bytes(uint32_t n_warps, uint32_t n_raw, uint32_t n_units) {
-  return n_warps * (GEMV_STAGES * gemv_piece_bytes(T) + 2 * NT * 512) + n_raw * raw_stride(n_units) * 16;
+  return n_warps * (gemv_ring_bytes(T) + 2 * NT * 512) + n_raw * raw_stride(n_units) * 16;
 }
 
 static inline weft_status gemv_set_up(cuda_device *d, const void *kernel) {

@@ -15,9 +15,9 @@ enum {
   AT_ONCE = 3  /* spans of a raw row that a warp has in its registers */
 };
 
-/* A span of a row tile in a stage: packed codes and scales, then the steps. */
+/* Shared memory of a stage, which holds a span of a row tile: packed codes and scales, then the steps. */
 __host__ __device__ constexpr uint32_t span_bytes(int type) {
-  return gemv_piece_bytes(type) + W8A8_STEPS_BYTES;
+  return ring_stage_bytes(gemv_piece_bytes(type) + W8A8_STEPS_BYTES);
 }
 
 /* Starts the copy of a span to a stage whose last span all lanes have read. */
@@ -25,12 +25,8 @@ template <int T>
 static __device__ __forceinline__ void issue_span(const gemm_args &a, gemv_ring &ring, uint32_t stage,
                                                   const uint8_t *row_tile, const uint8_t *steps, uint32_t span) {
   constexpr uint32_t size = gemv_piece_bytes(T);
-  uint32_t n_bytes = min(size, a.tile_bytes - span * size);
-  uint8_t *to = ring.memory + stage * span_bytes(T);
-  if (threadIdx.x % 32 != 0) return;
-  mbarrier_expect(&ring.filled[stage], n_bytes + W8A8_STEPS_BYTES);
-  bulk_copy_streamed(to, row_tile + span * size, n_bytes, &ring.filled[stage]);
-  bulk_copy(to + size, steps + span * W8A8_STEPS_BYTES, W8A8_STEPS_BYTES, &ring.filled[stage]);
+  ring_issue_with(ring, stage, row_tile + span * size, min(size, a.tile_bytes - span * size), size,
+                  steps + span * W8A8_STEPS_BYTES, W8A8_STEPS_BYTES);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */
@@ -108,13 +104,13 @@ static __device__ __forceinline__ void load_rows(const gemm_args &a, uint32_t sp
   }
 }
 
-/* The integer sums of a span whose weights lie at `stage`, and the steps of the lane's outputs g and g + 8. */
+/* The integer sums of the span in the ring's stage, and the steps of the lane's outputs g and g + 8. */
 template <int T, int NT, bool RAW>
-static __device__ __forceinline__ void multiply_span(const gemm_args &a, const uint8_t *stage, uint32_t span,
+static __device__ __forceinline__ void multiply_span(const gemm_args &a, const gemv_ring &ring, uint32_t span,
                                                      const w8a8_rows<NT> &rows, span_rows<NT> &x, int32_t (&d)[NT][4],
                                                      float (&step)[2]) {
   uint32_t lane = threadIdx.x % 32;
-  const uint16_t *steps = (const uint16_t *)(const void *)(stage + gemv_piece_bytes(T));
+  const uint16_t *steps = (const uint16_t *)(const void *)ring_steps(ring, gemv_piece_bytes(T));
   float over[2];
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -127,7 +123,7 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, const u
     uint32_t unit = 2 * span + u;
     if (unit >= a.n_units) continue;
     bool tail = is_tail_unit(a, unit);
-    packed_block block = packed_block_of<T>(stage, u, tail);
+    packed_block block = packed_block_of<T>(ring_piece(ring), u, tail);
     lane_codes<T> codes;
     lane_scales<T> scales;
     dequant_factors factors;
@@ -226,14 +222,14 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits, n_slots = n_warps / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), n_spans = w8a8_spans_of(a);
   uint32_t tile_floats = n_spans * floats_of_span<columns>();
-  gemv_ring ring = {memory + warp * GEMV_STAGES * span_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
+  gemv_ring ring =
+      ring_init(memory + warp * GEMV_STAGES * span_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, span_bytes(T));
   float *sums = (float *)(void *)(memory + n_warps * GEMV_STAGES * span_bytes(T));
   float *scales = sums + 2 * n_slots * tile_floats;
   uint8_t *numbers = (uint8_t *)(scales + (n_spans + 3) / 4 * 4);
   const float *row_of_raw = NULL;
   gemm_job job = {};
   gemv_tile tile;
-  ring_init(&ring);
   bool of_choice = a.ids != NULL && blockIdx.x >= items.n_shared, exists = true;
   bool active = find_own(a, items, blockIdx.x, slot, &tile);
   if (of_choice) wait_for_prior_grids();
@@ -274,7 +270,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
       span_rows<NT> x;
       if constexpr (!RAW) load_rows<T>(a, unit / 2, rows, x);
       ring_wait(ring);
-      multiply_span<T, NT, RAW>(a, ring.memory + ring.at * span_bytes(T), unit / 2, rows, x, d, step);
+      multiply_span<T, NT, RAW>(a, ring, unit / 2, rows, x, d, step);
       store_span<NT, columns>(own + unit / 2 * floats_of_span<columns>(), d, step);
       uint32_t at = ring.at;
       ring_advance(ring);
@@ -378,7 +374,7 @@ static __device__ __forceinline__ void multiply_rank(const gemm_args &a, uint32_
     float step[2];
     span_rows<1> x;
     ring_wait(ring);
-    multiply_span<T, 1, true>(a, ring.memory + ring.at * span_bytes(T), span, rows, x, d, step);
+    multiply_span<T, 1, true>(a, ring, span, rows, x, d, step);
     uint32_t stage = ring.at;
     ring_advance(ring);
     issue_down<T>(a, ring, stage, ahead);
@@ -421,7 +417,7 @@ static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t
     float step[2];
     span_rows<1> x;
     ring_wait(ring);
-    multiply_span<T, 1, true>(a, ring.memory + ring.at * span_bytes(T), task % n_spans, rows, x, d, step);
+    multiply_span<T, 1, true>(a, ring, task % n_spans, rows, x, d, step);
     store_span<1, 1>(spans + task * floats_of_span<1>(), d, step);
     uint32_t stage = ring.at;
     ring_advance(ring);
@@ -445,10 +441,10 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_spans = w8a8_spans_of(a);
   uint64_t r = blockIdx.y;
-  gemv_ring ring = {memory + warp * n_stages * span_bytes(T), filled + warp * DOWN_STAGES_MAX, n_stages, 0, 0};
+  gemv_ring ring =
+      ring_init(memory + warp * n_stages * span_bytes(T), filled + warp * DOWN_STAGES_MAX, n_stages, span_bytes(T));
   uint8_t *rows = memory + DOWN_WARPS * n_stages * span_bytes(T);
   float *done = (float *)(void *)(rows + DOWN_WARPS * bytes_of_row(n_spans));
-  ring_init(&ring);
   if (blockIdx.x >= a.weight[0].n_tiles) {
     float *scales = (float *)(void *)(rows + w8a8_spans_of(shared) * W8A8_SPAN);
     return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * DOWN_SHARED_TILES, ring, rows, scales, done);

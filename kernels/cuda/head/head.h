@@ -66,6 +66,7 @@ weft_status head_measure(cuda_device *d, const head_group *group, const head_out
 void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group);
 /* Computes the soft rows. Called after head_measure. */
 weft_status head_soften(cuda_device *d, const head_group *group);
+weft_status head_soften_setup(cuda_device *d); /* Hopper's */
 
 /* log2(e) / temperature: differences of logits times this are exponents of 2. */
 static __device__ __forceinline__ float steepness_of(const head_group &g, uint32_t r) {

@@ -1,28 +1,38 @@
 /* SPDX-License-Identifier: MIT */
-/* sample: a row is the work of a cluster of eight blocks, which exchange sums in distributed shared memory.
+/* sample: a row is the work of a cluster of eight blocks, which exchange sums in distributed shared memory; in the
+ * portable set of one block (row_blocks.cuh), and the cluster is that block.
  *
- * Law: the result is that of sample.h. The vocabulary is cut into SPANS spans, which are assigned to the blocks in
+ * Law: the result is that of sample.h. No sum of PART_BITS of a block's tokens overflows 32 bits (WEFT_SAMPLE_VOCAB_MAX
+ * tokens, shared out to ROW_BLOCKS blocks). The vocabulary is cut into SPANS spans, which are assigned to the blocks in
  * order, and a warp takes a span where order matters. Sums are of integers, so nothing depends on which thread adds
  * first. Values are counted by their distance from the largest, in steps of 1/64, up to the step where a cut (top_k,
  * top_p) falls. If the tokens up to there are few, they are gathered in the first block and sorted. If they are many,
  * the values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens that share it
  * the lower ones are kept. Every branch around a cluster barrier is taken by the whole cluster. */
-#include <cooperative_groups.h>
-
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
+#ifdef WEFT_CUDA_PORTABLE
+#include "kernels/cuda/portable/row_blocks.cuh"
+#else
+#include "kernels/cuda/head/row_blocks.cuh"
+#endif
 
-namespace cg = cooperative_groups;
-
-enum { BLOCKS = 8, THREADS = 512, WARPS = THREADS / 32, SPANS = 2048, OWN_SPANS = SPANS / BLOCKS, STEPS = 2048 };
+enum {
+  BLOCKS = ROW_BLOCKS,
+  THREADS = 512,
+  WARPS = THREADS / 32,
+  SPANS = 2048,
+  OWN_SPANS = SPANS / BLOCKS,
+  STEPS = 2048
+};
 enum { AT_ONCE = 8, SPAN_AT_ONCE = 4 }; /* loads of a thread that are under way together */
-enum { PART_BITS = 14, SEEN = 1u << 31, NEAR_MAX = 1024 };
+enum { PARTS = ROW_BLOCKS == 1 ? 4 : 3, PART_BITS = ROW_BLOCKS == 1 ? 12 : 14, SEEN = 1u << 31, NEAR_MAX = 1024 };
 
 typedef struct sample_shared {
   union {
     struct {
-      uint32_t part[3][STEPS]; /* sums per step, 14 bits of each summand in each part: no part overflows */
-      uint32_t n[STEPS];       /* tokens */
+      uint32_t part[PARTS][STEPS]; /* sums per step, PART_BITS of each summand in each part */
+      uint32_t n[STEPS];           /* tokens */
     };
     uint64_t sorted[NEAR_MAX]; /* of the first block: what was gathered, best first: key, then ~token */
   };
@@ -135,7 +145,7 @@ static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
 
 /* The sum of v over the cluster, or its largest; every thread gets it. */
 static __device__ uint64_t meet_cluster(const sample_work &w, uint64_t v, bool largest) {
-  cg::cluster_group cluster = cg::this_cluster();
+  row_blocks cluster = row_blocks_here();
   for (int step = 16; step > 0; step /= 2) v = join_lanes(v, __shfl_xor_sync(0xFFFFFFFFu, v, step), largest);
   if (threadIdx.x % 32 == 0) w.s->warp[threadIdx.x / 32] = v;
   __syncthreads();
@@ -155,7 +165,7 @@ static __device__ uint64_t meet_cluster(const sample_work &w, uint64_t v, bool l
 template <typename F>
 static __device__ crossing cross_spans(const sample_work &w, F wanted) {
   enum { EACH = SPANS / THREADS };
-  cg::cluster_group cluster = cg::this_cluster();
+  row_blocks cluster = row_blocks_here();
   uint64_t own[EACH], upto = 0, before = 0, total = 0;
   uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   cluster.sync();
@@ -189,14 +199,15 @@ static __device__ crossing cross_spans(const sample_work &w, F wanted) {
 /* The same for steps instead of spans. Each block first adds up, over all blocks, as many steps as it has spans. */
 template <typename F>
 static __device__ crossing cross_steps(const sample_work &w, F wanted) {
-  cg::cluster_group cluster = cg::this_cluster();
+  row_blocks cluster = row_blocks_here();
   cluster.sync();
   for (uint32_t i = threadIdx.x; i < OWN_SPANS; i += THREADS) {
     uint64_t sum = 0;
 #pragma unroll
     for (uint32_t b = 0; b < BLOCKS; b++) {
       const uint32_t *part = cluster.map_shared_rank(&w.s->part[0][w.rank * OWN_SPANS + i], b);
-      sum += (uint64_t)part[0] + ((uint64_t)part[STEPS] << PART_BITS) + ((uint64_t)part[2 * STEPS] << 2 * PART_BITS);
+#pragma unroll
+      for (uint32_t p = 0; p < PARTS; p++) sum += (uint64_t)part[p * STEPS] << p * PART_BITS;
     }
     w.s->span[i] = sum;
   }
@@ -206,16 +217,16 @@ static __device__ crossing cross_steps(const sample_work &w, F wanted) {
 /* ---- cuts ----------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void clear_steps(const sample_work &w) {
-  for (uint32_t i = threadIdx.x; i < 4 * STEPS; i += THREADS) (&w.s->part[0][0])[i] = 0;
+  for (uint32_t i = threadIdx.x; i < (PARTS + 1) * STEPS; i += THREADS) (&w.s->part[0][0])[i] = 0;
   __syncthreads();
 }
 
 static __device__ __forceinline__ void add_to_step(const sample_work &w, uint32_t step, uint64_t n) {
-  const uint32_t mask = (1u << PART_BITS) - 1;
-  uint32_t low = (uint32_t)n & mask, middle = (uint32_t)(n >> PART_BITS) & mask, high = (uint32_t)(n >> 2 * PART_BITS);
-  if (low != 0) atomicAdd(&w.s->part[0][step], low);
-  if (middle != 0) atomicAdd(&w.s->part[1][step], middle);
-  if (high != 0) atomicAdd(&w.s->part[2][step], high);
+#pragma unroll
+  for (uint32_t p = 0; p < PARTS; p++) {
+    uint32_t part = (uint32_t)(n >> p * PART_BITS) & (p + 1 < PARTS ? (1u << PART_BITS) - 1 : UINT32_MAX);
+    if (part != 0) atomicAdd(&w.s->part[p][step], part);
+  }
 }
 
 /* What a value adds to a sum: its weight, or 1 where tokens are counted. */
@@ -251,7 +262,7 @@ static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n
 /* Gathers the tokens that belong to a set and sorts them in the first block. n_near: how many they are. */
 template <typename F>
 static __device__ void gather_sorted(const sample_work &w, uint32_t n_near, F belongs) {
-  cg::cluster_group cluster = cg::this_cluster();
+  row_blocks cluster = row_blocks_here();
   uint32_t *at = cluster.map_shared_rank(&w.s->n_near, 0);
   uint64_t *to = cluster.map_shared_rank(w.s->near_by, 0);
   if (threadIdx.x == 0) w.s->n_near = 0;
@@ -412,7 +423,7 @@ static __device__ void add_biases(const sample_work &w, const weft_sample_args &
 /* Notes of every token whether the history has it (SEEN), and how often the answer has it. */
 static __device__ void count_history(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
                                      uint32_t *counts) {
-  cg::cluster_group cluster = cg::this_cluster();
+  row_blocks cluster = row_blocks_here();
   uint32_t n = row.n_history + (row.pending != 0 ? 1 : 0);
   each_value(w, [&](uint32_t v, float) { counts[v] = 0; });
   cluster.sync();
@@ -558,10 +569,11 @@ static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row,
   return token_at(w, weight, [&](uint64_t total) { return weft_sample_threshold(row.u, total) + 1; });
 }
 
-static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 2)
+static __global__ void ROW_BLOCKS_DIMS __launch_bounds__(THREADS, 2)
     sample_kernel(const __grid_constant__ sample_kernel_args a) {
-  __shared__ sample_shared shared;
-  cg::cluster_group cluster = cg::this_cluster();
+  extern __shared__ __align__(16) uint8_t memory[];
+  sample_shared &shared = *(sample_shared *)(void *)memory;
+  row_blocks cluster = row_blocks_here();
   uint32_t r = blockIdx.x / BLOCKS;
   const weft_sample_row row = a.op.row[r];
   weft_sample_result *out = &a.op.out[r];
@@ -602,6 +614,7 @@ weft_status cuda_sample(weft_device *device, const weft_sample_args *args) {
   sample_kernel_args a;
   a.op = *args;
   a.counts = (uint32_t *)args->scratch;
-  sample_kernel<<<args->n_rows * BLOCKS, THREADS, 0, d->stream>>>(a);
+  cuda_allow_shared(sample_kernel, sizeof(sample_shared));
+  sample_kernel<<<args->n_rows * BLOCKS, THREADS, sizeof(sample_shared), d->stream>>>(a);
   return cuda_launched(d, "sample");
 }

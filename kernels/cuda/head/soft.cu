@@ -7,41 +7,19 @@
  *                         rows
  *   soft_reduce_kernel    the split-K reduction: adds the spans, ascending, and multiplies by the row's factor
  *
- * In soft_kernel a step is 64 tokens. One producer warp copies the rows' weights and four row tiles of the packed
- * embedding, several steps ahead. Eight consumer warps have 32 columns each and make products with the transposed
- * embedding as the operand in registers (soft.cuh).
+ * In soft_kernel a step is 64 tokens. Eight warps have 32 columns each and make products with the transposed embedding
+ * as the operand in registers (soft.cuh). How a step comes to them is of the kernel set: soft_product.cuh.
  *
  * Tokens are assigned to the four products x of a step so that the rows which ldmatrix transposes together lie in
  * different banks. The weights have that order too:
  *   [step of 64 tokens][x < 4][8 rows][h < 2][row % 8][tile < 4][tokens 8 h + 2 x, + 1];  F32: [row][token] */
-#include "kernels/cuda/head/soft.cuh"
+#ifdef WEFT_CUDA_PORTABLE
+#include "kernels/cuda/portable/soft_product.cuh"
+#else
+#include "kernels/cuda/head/soft_product.cuh"
+#endif
 
-enum {
-  SOFT_THREADS = 384, /* two consumer warpgroups, one producer */
-  SOFT_WARPS = 8,
-  SOFT_STAGES = 4,
-  SOFT_WEIGHT_BYTES = HEAD_ROWS * SOFT_TOKENS * 2,
-  SOFT_SUMS = 32, /* of a thread, four numbers each */
-  CHUNK = WEFT_VOCAB_CHUNK
-};
-
-typedef struct soft_args {
-  head_group group;
-  const uint8_t *data; /* of the weight */
-  packed_dims dims;
-  value_table values;
-  uint32_t n_in, n_steps, span_steps, n_spans;
-} soft_args;
-
-template <int T>
-struct soft_shape {
-  static constexpr packed_shape f = packed_shape_of(T);
-  static constexpr uint32_t bytes_of_tile = f.unit == 256 ? packed_unit_bytes(f) : 2 * packed_unit_bytes(f);
-  static constexpr uint32_t tile = bytes_of_tile + 16; /* bytes to the next row tile */
-  static constexpr uint32_t stage = SOFT_WEIGHT_BYTES + (SOFT_TILES * tile + 127) / 128 * 128;
-  static constexpr uint32_t bytes = SOFT_STAGES * stage;
-  static_assert(tile % 64 == 16 || tile % 64 == 48, "row tiles of a step begin in different banks");
-};
+enum { CHUNK = WEFT_VOCAB_CHUNK };
 
 /* ---- weights of tokens ---------------------------------------------------------------------------------- */
 
@@ -104,102 +82,6 @@ static __global__ void __launch_bounds__(128) soft_weights_f32_kernel(const __gr
   weigh_tokens<false>(g, r, mask_of(g, r), &v, weight);
   float *out = (float *)g.weights + (uint64_t)r * g.n_chunks * CHUNK + v;
   out[0] = weight[0], out[1] = weight[1];
-}
-
-/* ---- the product ---------------------------------------------------------------------------------------- */
-
-/* What one lane of the producer warp does. A step's stage may be overwritten when all eight consumer warps have
- * arrived at its barrier `spent`. */
-template <int T>
-static __device__ void produce_steps(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
-                                     uint64_t *spent) {
-  constexpr packed_shape f = packed_shape_of(T);
-  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.dims.n_units - unit), n_bytes = soft_shape<T>::bytes_of_tile;
-  bool tail = a.dims.is_tail != 0 && unit + n_units == a.dims.n_units;
-  if (f.unit == 128) n_bytes = n_units * packed_unit_bytes(f) - (tail ? packed_unit_bytes(f) / 2 : 0);
-  const uint8_t *tiles = packed_block_of<T>(a.data + PACKED_HEADER_BYTES, unit, false).codes;
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t slot = i % SOFT_STAGES, step = first + i;
-    uint8_t *stage = memory + slot * soft_shape<T>::stage;
-    if (i >= SOFT_STAGES) mbarrier_wait(&spent[slot], (i / SOFT_STAGES - 1) & 1u);
-    mbarrier_expect(&filled[slot], SOFT_WEIGHT_BYTES + SOFT_TILES * n_bytes);
-    bulk_copy(stage, (const uint8_t *)a.group.weights + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES,
-              &filled[slot]);
-    for (uint32_t t = 0; t < SOFT_TILES; t++) {
-      uint32_t tile = min(step * SOFT_TILES + t, a.dims.n_tiles - 1); /* beyond the last one weights are 0 */
-      bulk_copy(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::tile, tiles + (uint64_t)tile * a.dims.tile_bytes,
-                n_bytes, &filled[slot]);
-    }
-  }
-}
-
-/* A warp adds a span for 32 columns x 128 rows. It gives a step's place back when the last product of the step has
- * ended, which is known after a wait in the next step. */
-template <int T>
-static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_t n, const uint8_t *memory,
-                                                     uint64_t *filled, uint64_t *spent, uint16_t *table) {
-  using shape = soft_shape<T>;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
-  bool tail = a.dims.is_tail != 0 && unit + 1 == a.dims.n_units;
-  prescale_powers powers = powers_of<T>(prescale_exponent(T, (const packed_header *)(const void *)a.data), a.values);
-  transposed_places at = transposed_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);
-  uint32_t w[2][2][4];
-  float sum[2][HEAD_ROWS / 8][4];
-#pragma unroll
-  for (int at = 0; at < 4 * SOFT_SUMS; at++) sum[at / 64][at / 4 % 16][at % 4] = 0.0f;
-#pragma unroll 1
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t slot = i % SOFT_STAGES;
-    const uint8_t *stage = memory + slot * shape::stage, *tiles = stage + SOFT_WEIGHT_BYTES;
-    transposed_codes<T> codes[4];
-    transposed_factors factors[4];
-    mbarrier_wait(&filled[slot], i / SOFT_STAGES & 1u);
-    transpose_codes<T>(tiles, at, codes);
-    transpose_factors<T>(tiles, at, powers, table, factors);
-    uint64_t rows = wgmma_descriptor(stage, 256);
-#pragma unroll
-    for (int x = 0; x < 4; x++) {
-      wgmma_wait<1>(); /* all products but the last have ended, so their operands may be overwritten */
-      if (x == 1 && i > 0) mbarrier_arrive_warp(&spent[(i - 1) % SOFT_STAGES]);
-      if constexpr (packed_bits(T) == 16) transpose_codes_of<T>(tiles, at, x, codes[x]);
-      transposed_operands<T>(codes[x], factors[x], a.values, w[x % 2]);
-      wgmma_fence();
-#pragma unroll
-      for (int part = 0; part < 2; part++)
-        wgmma<HEAD_ROWS / 8, packed_is_bf16(T)>(sum[part], w[x % 2][part], rows + (uint64_t)(x * HEAD_ROWS * 32 >> 4));
-      wgmma_commit();
-    }
-  }
-  wgmma_wait<0>();
-  float4 *out =
-      (float4 *)a.group.spans + (uint64_t)(blockIdx.y * gridDim.x + blockIdx.x) * SOFT_SUMS * 256 + threadIdx.x;
-#pragma unroll
-  for (int at = 0; at < SOFT_SUMS; at++) {
-    const float(&four)[4] = sum[at / 16][at % 16];
-    if (at % 16 * 8 < a.group.n_rows) out[at * 256] = make_float4(four[0], four[1], four[2], four[3]);
-  }
-}
-
-template <int T>
-static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __grid_constant__ soft_args a) {
-  launch_dependents_and_wait();
-  extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ __align__(16) uint16_t table[SOFT_WARPS][SOFT_TABLE];
-  __shared__ __align__(8) uint64_t filled[SOFT_STAGES], spent[SOFT_STAGES];
-  uint32_t first = blockIdx.y * a.span_steps, n = min(a.span_steps, a.n_steps - first), warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < SOFT_STAGES; i++)
-      mbarrier_init(&filled[i], 1), mbarrier_init(&spent[i], SOFT_WARPS * WARP_ARRIVALS);
-    mbarrier_init_fence();
-  }
-  __syncthreads();
-  if (warp >= SOFT_WARPS) {
-    setmaxnreg_dec<40>();
-    if (threadIdx.x == SOFT_WARPS * 32) produce_steps<T>(a, first, n, memory, filled, spent);
-  } else {
-    setmaxnreg_inc<232>();
-    multiply_span<T>(a, n, memory, filled, spent, table[warp]);
-  }
 }
 
 /* ---- spans ---------------------------------------------------------------------------------------------- */
@@ -303,6 +185,7 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
   return dispatch_packed_type(w->type, [&](auto type) { return launch_soft<decltype(type)::value>(d, a); });
 }
 
+#ifndef WEFT_CUDA_PORTABLE
 template <int T>
 static weft_status set_up(cuda_device *d) {
   return cuda_judge(
@@ -310,6 +193,7 @@ static weft_status set_up(cuda_device *d) {
       "setting up soft embeddings");
 }
 
-weft_status cuda_soft_setup(cuda_device *d) {
+weft_status head_soften_setup(cuda_device *d) {
   return each_packed_type([&](auto type) { return set_up<decltype(type)::value>(d); });
 }
+#endif

@@ -25,9 +25,7 @@
 #define WEFT_KERNELS_CUDA_SOFT_CUH
 
 #include "kernels/cuda/head/head.h"
-#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/weights/dequantise.cuh"
-#include "kernels/cuda/wgmma.cuh"
 
 enum {
   SOFT_TOKENS = 64, /* of a step */

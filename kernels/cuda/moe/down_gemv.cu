@@ -57,7 +57,7 @@ static __device__ __forceinline__ int rank_prologue(const gemm_args &a, const fl
 template <int T>
 static __host__ __device__ __forceinline__ uint32_t bytes_of_stages(uint32_t tile_bytes, uint32_t n_stages) {
   bool whole = n_stages == tile_bytes / gemv_piece_bytes(T) + (tile_bytes % gemv_piece_bytes(T) != 0 ? 1 : 0);
-  return whole ? (tile_bytes + 127) / 128 * 128 : n_stages * gemv_piece_bytes(T);
+  return whole ? ring_stage_bytes((tile_bytes + 127) / 128 * 128) : n_stages * gemv_stage_bytes(T);
 }
 
 /* The next piece whose copy a warp issues: those of its ranks whose experts are here come one after another. */
@@ -74,7 +74,7 @@ static __device__ __forceinline__ void issue_rank(const gemm_args &a, gemv_ring 
   for (; at.rank < at.k; at.rank += DOWN_WARPS)
     if ((matrix = matrix_of(a, __ldcg(at.ids + at.rank))) < a.n_matrices) break;
   if (at.rank >= at.k) return;
-  ring_issue<T>(a, ring, stage, at.tiles + matrix * a.weight[0].n_tiles * a.tile_bytes, at.unit);
+  issue_piece<T>(a, ring, stage, at.tiles + matrix * a.weight[0].n_tiles * a.tile_bytes, at.unit);
   at.unit += gemv_units(T);
   if (at.unit < a.n_units) return;
   at.unit = 0;
@@ -117,7 +117,7 @@ template <int T>
 static __device__ __forceinline__ void issue_task(const gemm_args &a, gemv_ring &ring, uint32_t stage,
                                                   uint32_t first_tile, shared_task &task) {
   if (task.row_tile == NULL) return;
-  ring_issue<T>(a, ring, stage, task.row_tile, task.unit);
+  issue_piece<T>(a, ring, stage, task.row_tile, task.unit);
   task.unit += gemv_units(T);
   if (task.unit >= task.end) enter_task(a, first_tile, task.at + DOWN_WARPS, &task);
 }
@@ -180,13 +180,13 @@ static __device__ __forceinline__ void multiply_down(const gemm_args &a, const g
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t r = blockIdx.y;
   uint32_t ring_bytes = bytes_of_stages<T>(a.tile_bytes, n_stages);
-  gemv_ring ring = {memory + warp * ring_bytes, filled + warp * DOWN_STAGES_MAX, n_stages, 0, 0};
+  gemv_ring ring =
+      ring_init(memory + warp * ring_bytes, filled + warp * DOWN_STAGES_MAX, n_stages, gemv_stage_bytes(T));
   uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * ring_bytes), *row = rows + warp * a.n_units * 16;
   float *done = (float *)(void *)(rows + size_of_rows(a.n_units, shared));
-  ring_init(&ring);
   if (blockIdx.x >= a.weight[0].n_tiles) {
     if (blockIdx.y > 0) return; /* row 0's blocks take all rows */
-    ring.n = min(n_stages, ring_bytes / gemv_piece_bytes(T));
+    ring.n = ring_stages_in(n_stages, ring_bytes, gemv_piece_bytes(T));
     return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * DOWN_SHARED_TILES, ring, rows, done);
   }
   const int32_t *ids = a.ids + r * k;

@@ -43,7 +43,6 @@ weft_status experts_gemv_down_biased(cuda_device *d, const gemm_args *args, cons
 /* What the kernels with weights dequantised to 16 bits (down_gemv.cu) and in W8A8 (gemm/w8a8_gemv.cu) share. */
 enum {
   DOWN_WARPS = 8,              /* of a block */
-  DOWN_STAGES_MAX = 8,         /* of a warp's ring */
   DOWN_SHARED_TILES = 2,       /* row tiles of the shared MLP in a block */
   DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
 };

@@ -121,10 +121,10 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
   bool is_last = split + 1 == a.n_splits; /* the warp of the shortest segment runs the epilogue */
-  gemv_ring ring = {memory + warp * GEMV_STAGES * gemv_piece_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
-  float *part = (float *)(void *)(memory + n_warps * GEMV_STAGES * gemv_piece_bytes(T));
+  gemv_ring ring =
+      ring_init(memory + warp * gemv_ring_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, gemv_stage_bytes(T));
+  float *part = (float *)(void *)(memory + n_warps * gemv_ring_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * 128);
-  ring_init(&ring);
   bool begins = true, own = false; /* the first item is next; the choice of experts is known, and items are theirs */
   uint32_t has = 0;
   gate_up_cursor at = {0, blockIdx.x}, ahead = at; /* ahead: the copy of whose unit `unit` is issued next */
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
   auto issue = [&](uint32_t stage) {
     if (!exists(ahead)) return;
     uint32_t before = own ? jobs.job[ahead.job].first_tile : 0;
-    ring_issue<T>(a, ring, stage, tiles + (uint64_t)(before + ahead.tile) * a.tile_bytes, unit);
+    issue_piece<T>(a, ring, stage, tiles + (uint64_t)(before + ahead.tile) * a.tile_bytes, unit);
     unit += gemv_units(T);
     if (unit < end) return;
     unit = first;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What products with F32 weights share: gemm/gemm_f32.cu, and routers in route.cu.
+/* What products with F32 weights share: gemm/gemm_f32.cu, and routers in route_cluster.cu and route.cu.
  *
  * Law (numerics): a result is the sum of 32 chains of inputs, which a tree reduces. Chain l of 0 .. 31 adds the inputs
  * 128 j + 4 l .. 128 j + 4 l + 3 for ascending j. */
@@ -9,6 +9,9 @@
 #include "kernels/cuda/cuda.h"
 
 weft_status route_setup(cuda_device *d);
+/* route by a product, then a choice (route.cu). */
+uint64_t route_product_scratch(weft_device *device, const weft_route_args *args);
+weft_status route_product(weft_device *device, const weft_route_args *args);
 /* Routers of many rows (route_gemm.cu), of at most 128 experts and whole fours of inputs. */
 enum { ROUTE_GEMM_ROWS = 640 /* from so many on */ };
 weft_status route_gemm_setup(cuda_device *d);

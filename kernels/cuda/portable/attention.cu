@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention of the portable set over bf16 keys, for heads of 64, 128, 256 and 512, with mma.sync: flash attention of
+ * many queries and flash decoding of up to sixteen, by one text. The numerics are those of attention.cuh.
+ *
+ *   block     some queries of an item: 64 of them, of heads of 512 it is 32, in decoding 16; of heads of 512 it has
+ *             half of the dimensions of out
+ *   stages    a ring of 16 KiB each, which all threads copy (tile.cuh): of every tile of 128 keys first the keys, 64
+ *             dimensions at a time, then the values, some keys at a time
+ *   warps     ROWS groups of them share the queries, 16 M each; in a group a warp has an equal share of a tile's keys
+ *             when scores are made, and of the dimensions when values are added. The warps of a group tell one another
+ *             the largest scores and the weights through shared memory */
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/portable/tile.cuh"
+
+enum { THREADS = 256, WARPS = 8, PANEL = 64, STAGE_BYTES = TILE * PANEL * 2, NO_PAGE = -1 };
+
+/* M: tiles of 16 queries of a warp. ROWS: groups of warps. */
+template <int D_, int M_, int ROWS_, int STAGES_>
+struct attention_shape {
+  static constexpr int D = D_, M = M_, ROWS = ROWS_, STAGES = STAGES_;
+  static constexpr int queries = 16 * M * ROWS, shares = WARPS / ROWS; /* warps of a group */
+  static constexpr int dims = D < 256 ? D : 256, slices = D / dims;    /* of out, in a block */
+  static constexpr int key_stages = D / PANEL, value_stages = dims / PANEL, value_keys = TILE / value_stages;
+  static constexpr int own_keys = TILE / shares, n_keys = own_keys / 8; /* of a warp; in eights */
+  static constexpr int own_dims = dims / shares, n_dims = own_dims / 8;
+  static constexpr int row_bytes = 2 * D, weight_bytes = 2 * TILE; /* of a query */
+};
+
+template <class S>
+struct attention_memory {
+  uint8_t stage[S::STAGES][STAGE_BYTES];
+  uint8_t q[S::queries * S::row_bytes];         /* 16-byte pieces exchanged by row % 8 */
+  uint8_t weight[S::queries * S::weight_bytes]; /* likewise */
+  float most[S::shares][S::queries];            /* of a warp's keys */
+  int32_t page[2][TILE];                        /* of the keys of the tile that is copied, and of the next one */
+};
+
+template <class S>
+struct attention_block {
+  attention_item item;
+  weft_attention_segment segment;
+  uint32_t kv_head, slice, first, end; /* positions that some query sees */
+  uint32_t base, base_end;             /* of tiles */
+  attention_memory<S> *m;
+};
+
+/* ---- copies ---------------------------------------------------------------------------------------------- */
+
+/* The stage that is copied next: stage `stage` of the tile from position `base` on. */
+typedef struct copy_place {
+  uint32_t base, stage, slot, parity; /* parity: which half of `page` has the tile's */
+} copy_place;
+
+/* Looks up the pages of a tile's keys; those that no query of the block sees have none. */
+template <class S>
+static __device__ __forceinline__ void look_up(const attention_kernel_args &k, const attention_block<S> &b,
+                                               uint32_t base, uint32_t parity) {
+  uint32_t position = base + threadIdx.x;
+  if (threadIdx.x >= TILE) return;
+  bool seen = position >= b.first && position < b.end;
+  b.m->page[parity][threadIdx.x] = seen ? (int32_t)page_of_key(b.segment, k.block_shift, position) : NO_PAGE;
+}
+
+/* Starts the copies of a stage: KEYS keys from key `first` of the tile on, PIECES pieces of 16 bytes each from byte
+ * `offset` of the key or value on. */
+template <int KEYS, int PIECES, class S>
+static __device__ __forceinline__ void copy_part(const attention_kernel_args &k, const attention_block<S> &b,
+                                                 const copy_place &at, uint32_t first, bool is_value, uint32_t offset) {
+  static_assert(KEYS * PIECES * 16 == STAGE_BYTES, "a stage");
+  uint32_t piece = threadIdx.x % PIECES, to = shared_address(b.m->stage[at.slot]);
+#pragma unroll
+  for (uint32_t i = 0; i < KEYS * PIECES / THREADS; i++) {
+    uint32_t key = threadIdx.x / PIECES + i * (THREADS / PIECES);
+    int32_t page = b.m->page[at.parity][first + key];
+    const uint8_t *from = (const uint8_t *)k.op.kv.base;
+    if (page != NO_PAGE)
+      from = key_at(k.op, b.segment, b.kv_head, at.base + first + key, (uint32_t)page, is_value, 2ull * S::D) + offset +
+             piece * 16;
+    cp_async_16_if(to + key * (PIECES * 16) + (piece ^ (key & 7)) * 16, from, page != NO_PAGE);
+  }
+}
+
+/* Copies the next stage, if there is one, and moves on. With a tile's last stage the pages of the next tile are looked
+ * up; the barrier of the next ring_step shows them to all threads. */
+template <class S>
+static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const attention_block<S> &b,
+                                                 copy_place &at) {
+  constexpr uint32_t n = S::key_stages + S::value_stages;
+  if (at.base < b.base_end) {
+    if (at.stage < S::key_stages)
+      copy_part<TILE, PANEL / 8>(k, b, at, 0, false, at.stage * PANEL * 2);
+    else
+      copy_part<S::value_keys, S::dims / 8>(k, b, at, (at.stage - S::key_stages) * S::value_keys, true,
+                                            b.slice * S::dims * 2);
+  }
+  cp_async_commit();
+  at.slot = at.slot + 1 == S::STAGES ? 0 : at.slot + 1;
+  if (++at.stage < n) return;
+  at.stage = 0, at.base += TILE, at.parity ^= 1;
+  if (at.base < b.base_end) look_up(k, b, at.base, at.parity);
+}
+
+/* ---- scores, online softmax, values ---------------------------------------------------------------------- */
+
+/* A lane's part of (max, sum, out), of the chunk so far and of all chunks before: rows g and g + 8 of each of the
+ * warp's tiles of queries, in its dimensions. */
+template <class S>
+struct attention_sums {
+  float most[S::M][2], sum[S::M][4], out[S::M][S::n_dims][4];
+  float all_max[S::M][2], all_sum[S::M][2], all[S::M][S::n_dims][4];
+  uint32_t first[S::M][2], end[S::M][2]; /* positions seen */
+};
+
+template <class S>
+static __device__ __forceinline__ uint32_t first_query(void) { /* of the warp, in the block */
+  return threadIdx.x / 32 / S::shares * 16 * S::M;
+}
+
+template <class S>
+static __device__ __forceinline__ uint32_t own_share(void) {
+  return threadIdx.x / 32 % S::shares;
+}
+
+template <class S>
+static __device__ __forceinline__ void open_sums(const attention_kernel_args &k, const attention_block<S> &b,
+                                                 attention_sums<S> &s) {
+#pragma unroll
+  for (int m = 0; m < S::M; m++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      uint32_t r = first_query<S>() + 16 * m + threadIdx.x % 32 / 4 + 8 * h;
+      s.first[m][h] = s.end[m][h] = 0;
+      if (r < b.item.n)
+        find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + r), &s.first[m][h], &s.end[m][h]);
+      s.most[m][h] = s.all_max[m][h] = -INFINITY, s.all_sum[m][h] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) s.sum[m][i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4 * S::n_dims; i++) s.out[m][i / 4][i % 4] = s.all[m][i / 4][i % 4] = 0.0f;
+  }
+}
+
+/* Adds the products of 64 dimensions to the scores of the warp's keys. */
+template <class S>
+static __device__ __forceinline__ void score_panel(const attention_block<S> &b, const uint8_t *stage, uint32_t panel,
+                                                   float (&score)[S::M][S::n_keys][4]) {
+  uint32_t q_at = shared_address(b.m->q), k_at = shared_address(stage) + own_share<S>() * S::own_keys * 128;
+#pragma unroll
+  for (uint32_t d = 0; d < PANEL / 16; d++) {
+    uint32_t q[S::M][4], b_at = k_at + operand_b_at(2 * d, 1024);
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+      ldmatrix_x4(q[m], q_at + operand_a_at(first_query<S>() + 16 * m, S::row_bytes, panel * (PANEL / 8) + 2 * d));
+#pragma unroll
+    for (int n = 0; n < S::n_keys; n += 2) {
+      uint32_t key[4];
+      ldmatrix_x4(key, b_at + n * 1024);
+#pragma unroll
+      for (int m = 0; m < S::M; m++) {
+        mma_bf16(score[m][n], q[m], key[0], key[1]);
+        mma_bf16(score[m][n + 1], q[m], key[2], key[3]);
+      }
+    }
+  }
+}
+
+/* Makes the scores of positions that a row does not see -inf, and tells the largest ones of the warp's keys. */
+template <class S>
+static __device__ __forceinline__ void mask_scores(const attention_block<S> &b, uint32_t base,
+                                                   const attention_sums<S> &s, float (&score)[S::M][S::n_keys][4]) {
+  uint32_t lane = threadIdx.x % 32, own = base + own_share<S>() * S::own_keys + lane % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < S::M; m++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float most = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < 2 * S::n_keys; i++) {
+        float &one = score[m][i / 2][2 * h + i % 2];
+        uint32_t position = own + i / 2 * 8 + i % 2;
+        if (position < s.first[m][h] || position >= s.end[m][h]) one = -INFINITY;
+        most = fmaxf(most, one);
+      }
+      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+      if (lane % 4 == 0) b.m->most[own_share<S>()][first_query<S>() + 16 * m + lane / 4 + 8 * h] = most;
+    }
+  }
+}
+
+/* Writes the weights of the warp's keys to shared memory, and scales out and sum so far to the new maximum. */
+template <class S>
+static __device__ __forceinline__ void online_softmax(const attention_block<S> &b, float scale,
+                                                      const float (&score)[S::M][S::n_keys][4], attention_sums<S> &s) {
+  uint32_t lane = threadIdx.x % 32, piece = own_share<S>() * S::n_keys;
+#pragma unroll
+  for (int m = 0; m < S::M; m++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      uint32_t r = first_query<S>() + 16 * m + lane / 4 + 8 * h;
+      float most = -INFINITY;
+#pragma unroll
+      for (int w = 0; w < S::shares; w++) most = fmaxf(most, b.m->most[w][r]);
+      most = fmaxf(s.most[m][h], __fmul_rn(most, scale));
+      float anchor = anchor_of(most), keep = power_of_2(__fadd_rn(s.most[m][h], -anchor));
+      s.most[m][h] = most;
+      uint8_t *to = b.m->weight + r * S::weight_bytes + lane % 4 * 4;
+#pragma unroll
+      for (uint32_t n = 0; n < S::n_keys; n++)
+        *(uint32_t *)(void *)(to + ((piece + n) ^ (r & 7)) * 16) =
+            pair_bf16(weight_of(score[m][n][2 * h], scale, anchor), weight_of(score[m][n][2 * h + 1], scale, anchor));
+#pragma unroll
+      for (int i = 0; i < 2 * S::n_dims; i++)
+        s.out[m][i / 2][2 * h + i % 2] = __fmul_rn(s.out[m][i / 2][2 * h + i % 2], keep);
+      s.sum[m][2 * h] = __fmul_rn(s.sum[m][2 * h], keep), s.sum[m][2 * h + 1] = __fmul_rn(s.sum[m][2 * h + 1], keep);
+    }
+  }
+}
+
+/* Adds the values of a stage, weighted, in the warp's dimensions. first: the stage's first key in the tile. */
+template <class S>
+static __device__ __forceinline__ void add_values(const attention_block<S> &b, const uint8_t *stage, uint32_t first,
+                                                  attention_sums<S> &s) {
+  uint32_t lane = threadIdx.x % 32, w_at = shared_address(b.m->weight);
+  uint32_t v_at = shared_address(stage) + lane % 16 * (2 * S::dims);
+  uint32_t piece = own_share<S>() * S::n_dims + (S::n_dims > 1 ? lane / 16 : 0);
+  const uint32_t ones = 0x3F803F80u;
+#pragma unroll
+  for (uint32_t key = 0; key < S::value_keys; key += 16) {
+    uint32_t w[S::M][4];
+#pragma unroll
+    for (int m = 0; m < S::M; m++) {
+      ldmatrix_x4(w[m], w_at + operand_a_at(first_query<S>() + 16 * m, S::weight_bytes, (first + key) / 8));
+      mma_bf16(s.sum[m], w[m], ones, ones);
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < S::n_dims; n += 2) {
+      uint32_t v[4];
+      ldmatrix_x4_trans(v, v_at + key * (2 * S::dims) + (((piece + n) ^ (lane & 7)) << 4));
+#pragma unroll
+      for (int m = 0; m < S::M; m++) {
+        mma_bf16(s.out[m][n], w[m], v[0], v[1]);
+        if constexpr (S::n_dims > 1) mma_bf16(s.out[m][n + 1], w[m], v[2], v[3]);
+      }
+    }
+  }
+}
+
+/* Merges the chunk to those before it, and begins a fresh one. */
+template <class S>
+static __device__ __forceinline__ void merge_chunk(attention_sums<S> &s) {
+#pragma unroll
+  for (int m = 0; m < S::M; m++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float keep, add;
+      rescale_factors(s.all_max[m][h], s.most[m][h], &s.all_max[m][h], &keep, &add);
+      s.all_sum[m][h] = rescale_add(s.all_sum[m][h], keep, s.sum[m][2 * h], add);
+      s.most[m][h] = -INFINITY, s.sum[m][2 * h] = s.sum[m][2 * h + 1] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 2 * S::n_dims; i++) {
+        float *all = &s.all[m][i / 2][2 * h + i % 2], *out = &s.out[m][i / 2][2 * h + i % 2];
+        *all = rescale_add(*all, keep, *out, add);
+        *out = 0.0f;
+      }
+    }
+  }
+}
+
+/* Stores the final results or, for attention_combine, those of the item's one chunk. */
+template <class S, bool SINKS>
+static __device__ __forceinline__ void store_sums(const attention_kernel_args &k, const attention_block<S> &b,
+                                                  const attention_sums<S> &s) {
+  uint32_t dim = b.slice * S::dims + own_share<S>() * S::own_dims + threadIdx.x % 4 * 2;
+  bool is_part = b.item.part_step > 0;
+#pragma unroll
+  for (int i = 0; i < 2 * S::M; i++) {
+    int m = i / 2, h = i % 2;
+    uint32_t r = first_query<S>() + 16 * m + threadIdx.x % 32 / 4 + 8 * h;
+    if (r >= b.item.n) continue;
+    float sum = s.all_sum[m][h], *to = decode_row(k, b.item, b.segment, b.kv_head, r);
+    if (is_part && dim == 0) to[S::D] = s.all_max[m][h], to[S::D + 1] = sum;
+    if (SINKS && !is_part) sum = add_sink(k, head_of_query(k, b.kv_head, b.item.first + r), s.all_max[m][h], sum);
+    float times = is_part ? 1.0f : __frcp_rn(sum);
+#pragma unroll
+    for (int n = 0; n < S::n_dims; n++)
+      *(float2 *)(void *)(to + dim + 8 * n) =
+          make_float2(__fmul_rn(s.all[m][n][2 * h], times), __fmul_rn(s.all[m][n][2 * h + 1], times));
+  }
+}
+
+template <class S, bool SINKS>
+static __device__ __forceinline__ void attend(const attention_kernel_args &k, const attention_block<S> &b) {
+  attention_sums<S> s;
+  copy_place at = {b.base, 0, 0, 0};
+  look_up(k, b, b.base, 0);
+  open_sums(k, b, s);
+  load_queries<S::D, S::queries, THREADS>(
+      k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
+        *(uint2 *)(void *)(b.m->q + row * S::row_bytes + ((piece / 2) ^ (row & 7)) * 16 + piece % 2 * 8) = x;
+      });
+  __syncthreads();
+#pragma unroll 1
+  for (uint32_t i = 0; i + 1 < S::STAGES; i++) {
+    copy_next(k, b, at);
+    __syncthreads(); /* for the pages of a tile that the ring reaches before the first step */
+  }
+  float scale = k.op.scale * 1.44269504088896f;
+  uint32_t slot = 0;
+  auto next_stage = [&]() {
+    ring_step<S::STAGES>();
+    copy_next(k, b, at);
+    const uint8_t *stage = b.m->stage[slot];
+    slot = slot + 1 == S::STAGES ? 0 : slot + 1;
+    return stage;
+  };
+#pragma unroll 1
+  for (uint32_t base = b.base; base < b.base_end; base += TILE) {
+    float score[S::M][S::n_keys][4];
+#pragma unroll
+    for (int i = 0; i < 4 * S::M * S::n_keys; i++) score[i / 4 / S::n_keys][i / 4 % S::n_keys][i % 4] = 0.0f;
+#pragma unroll 1
+    for (uint32_t panel = 0; panel < S::key_stages; panel++) score_panel(b, next_stage(), panel, score);
+    mask_scores(b, base, s, score);
+#pragma unroll 1
+    for (uint32_t part = 0; part < S::value_stages; part++) {
+      const uint8_t *stage = next_stage(); /* and all warps have told their largest scores */
+      if (part == 0) {
+        online_softmax(b, scale, score, s);
+        __syncthreads();
+      }
+      add_values(b, stage, part * S::value_keys, s);
+    }
+    if (base + TILE >= b.base_end || (base + TILE) % CHUNK == 0) merge_chunk(s);
+  }
+  store_sums<S, SINKS>(k, b, s);
+}
+
+/* A block takes part `sub` of an item's queries, with one kv head and a slice of the dimensions of out. n_parts: parts
+ * of an item. */
+template <class S, bool SINKS>
+static __global__ void __launch_bounds__(THREADS, 1)
+    attention_kernel(const __grid_constant__ attention_kernel_args k, uint32_t n_parts) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  attention_block<S> b;
+  uint32_t at = blockIdx.x / S::slices, sub = at % n_parts * S::queries;
+  b.item = k.items[at / n_parts / k.op.kv.n_kv_heads];
+  if (b.item.n <= sub) return; /* void, or fewer queries */
+  b.item.first += sub, b.item.n = min(b.item.n - sub, S::queries);
+  b.segment = k.op.segment[b.item.segment];
+  b.kv_head = at / n_parts % k.op.kv.n_kv_heads;
+  b.slice = blockIdx.x % S::slices;
+  b.m = (attention_memory<S> *)(void *)memory;
+  uint32_t unused;
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
+  b.base = max(b.first, b.item.chunk * CHUNK) / TILE * TILE;
+  b.base_end = min(b.end, b.item.chunk_end * CHUNK);
+  attend<S, SINKS>(k, b);
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+template <class S, bool SINKS = false>
+static void start(cuda_device *d, const attention_kernel_args *args, uint32_t queries) {
+  static_assert(sizeof(attention_memory<S>) <= PORTABLE_SHARED_BYTES_MOST, "shared memory");
+  uint32_t n_parts = queries / S::queries, n = args->n_items * args->op.kv.n_kv_heads * n_parts * S::slices;
+  cuda_start(d, attention_kernel<S, SINKS>, n, THREADS, sizeof(attention_memory<S>), *args, n_parts);
+}
+
+weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
+  uint32_t queries = n_groups * FLASH_QUERIES;
+  switch (args->op.kv.head_dim) {
+    case 64:
+      args->op.sinks != NULL ? start<attention_shape<64, 2, 2, 4>, true>(d, args, queries)
+                             : start<attention_shape<64, 2, 2, 4>>(d, args, queries);
+      break;
+    case 128:
+      start<attention_shape<128, 2, 2, 4>>(d, args, queries);
+      break;
+    case 256:
+      start<attention_shape<256, 2, 2, 3>>(d, args, queries);
+      break;
+    default:
+      start<attention_shape<512, 1, 2, 3>>(d, args, queries);
+      break;
+  }
+  return cuda_launched(d, "attention");
+}
+
+weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args *args) {
+  switch (args->op.kv.head_dim) {
+    case 64:
+      args->op.sinks != NULL ? start<attention_shape<64, 1, 1, 4>, true>(d, args, DECODE_QUERIES)
+                             : start<attention_shape<64, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      break;
+    case 128:
+      start<attention_shape<128, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      break;
+    case 256:
+      start<attention_shape<256, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      break;
+    default:
+      start<attention_shape<512, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      break;
+  }
+  return cuda_launched(d, "attention");
+}
+
+/* Items of decoding are all for attention_decode_stream: these cards have no clusters. */
+uint32_t attention_decode_cluster_room(const cuda_device *, uint32_t) {
+  return 0;
+}

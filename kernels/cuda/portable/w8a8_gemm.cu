@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/* W8A8 GEMM (gemm/w8a8.h) of many rows for the portable set, dense and grouped: codes are requantised to int8 in
+ * registers, rows come by ldmatrix, products are mma.sync. Items and stages are those of gemm_tile.cuh; a stage is half
+ * a span, whose sums are exact in s32.
+ *
+ * The set has no kernels for weights that are kept as int8, and none with a gated epilogue: the gate is an op of its
+ * own then, of the same bits. */
+#include "kernels/cuda/gemm/w8a8.cuh"
+#include "kernels/cuda/portable/gemm_tile.cuh"
+#include "kernels/cuda/weights/int8_weights.h"
+
+/* A warp's part of an item: row tiles from `tile` on, rows from 8 `row` on, of which n_eights eights exist; its steps
+ * and the scales of its rows in the span. */
+template <class S>
+struct span_warp {
+  uint32_t tile, row, n_eights;
+  const uint8_t *steps[S::per_warp]; /* of the row tile's span 0 */
+  const float *scales;               /* of the lane's first row, span 0 */
+  float step[S::per_warp][2], over[S::per_warp][2];
+  float2 scale[S::own_nt];
+};
+
+/* Loads the steps and scales of a span: what they are needed for comes later. */
+template <class S>
+static __device__ __forceinline__ void open_span(const gemm_args &a, uint32_t span, span_warp<S> &own) {
+#pragma unroll
+  for (uint32_t t = 0; t < S::per_warp; t++) {
+    const uint16_t *steps = (const uint16_t *)(const void *)(own.steps[t] + span * W8A8_STEPS_BYTES);
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+      own.step[t][r] = __uint_as_float((uint32_t)steps[threadIdx.x % 32 / 4 + 8 * r] << 16);
+      own.over[t][r] = inverse_of(own.step[t][r]);
+    }
+  }
+#pragma unroll
+  for (uint32_t n = 0; n < S::own_nt; n++) {
+    own.scale[n] = make_float2(0.0f, 0.0f);
+    if (n < own.n_eights)
+      own.scale[n] = *(const float2 *)(const void *)(own.scales + (uint64_t)span * a.x_tiles * 8 + 8 * n);
+  }
+}
+
+/* The products of a stage. */
+template <int T, class S>
+static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint32_t unit, bool tail,
+                                                      const span_warp<S> &own,
+                                                      int32_t (&d)[S::per_warp][S::own_nt][4]) {
+  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage) + own.row * 1024;
+  lane_codes<T> codes[S::per_warp];
+  dequant_factors factors[S::per_warp];
+#pragma unroll
+  for (uint32_t t = 0; t < S::per_warp; t++) {
+    packed_block p = stage_block<T>(stage + (own.tile + t) * S::w_tile, unit, tail);
+    lane_scales<T> scales;
+    load_codes<T>(p, lane, codes[t]);
+    load_scales<T>(p, lane / 4, lane % 4, scales);
+    w8a8_factors<T>(scales, unit % 2, lane % 4, own.over[t], factors[t]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    uint32_t w[S::per_warp][4], b_at = x + operand_b_at((uint32_t)(2 * i), 1024);
+#pragma unroll
+    for (uint32_t t = 0; t < S::per_warp; t++) requantise_operands<T>(codes[t], factors[t], i, w[t]);
+#pragma unroll
+    for (uint32_t n = 0; n < S::own_nt; n += 2) {
+      uint32_t b[4];
+      if (n >= own.n_eights) break;
+      ldmatrix_x4(b, b_at + n * 1024);
+#pragma unroll
+      for (uint32_t t = 0; t < S::per_warp; t++) {
+        mma_s8(d[t][n], w[t], b[0], b[1]);
+        mma_s8(d[t][n + 1], w[t], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/* sums += the span's integers times their scales; the integers begin at 0 again. */
+template <class S>
+static __device__ __forceinline__ void scale_sums(const span_warp<S> &own, int32_t (&d)[S::per_warp][S::own_nt][4],
+                                                  float (&sums)[S::per_warp][S::own_nt][4]) {
+#pragma unroll
+  for (uint32_t t = 0; t < S::per_warp; t++) {
+#pragma unroll
+    for (uint32_t n = 0; n < S::own_nt; n++) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        float scale = __fmul_rn(i % 2 == 0 ? own.scale[n].x : own.scale[n].y, own.step[t][i / 2]);
+        sums[t][n][i] = __fmaf_rn((float)d[t][n][i], scale, sums[t][n][i]);
+        d[t][n][i] = 0;
+      }
+    }
+  }
+}
+
+template <int T, class S>
+static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile_item &item, uint32_t unit,
+                                                  uint8_t *to) {
+  if (unit < a.n_units) {
+    copy_weights<T, S>(a, unit, to, [&](uint32_t own) {
+      call_tile t = find_call_tile(a, item.tile + own);
+      const gemm_weight &weight = a.weight[t.w];
+      uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
+      return weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes;
+    });
+    const uint8_t *rows = (const uint8_t *)a.x + ((uint64_t)unit * a.x_tiles + item.first / 8) * 1024;
+    copy_bytes(to + S::w_stage, rows, (item.n + 7) / 8 * 1024, threadIdx.x, S::threads);
+  }
+  cp_async_commit();
+}
+
+/* Stores a row tile's sums. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. */
+template <class S>
+static __device__ __forceinline__ void store_tile(const gemm_args &a, const tile_item &item, uint32_t own_tile,
+                                                  uint32_t first, const float (&sums)[S::own_nt][4]) {
+  call_tile t = find_call_tile(a, item.tile + own_tile);
+  const gemm_weight &weight = a.weight[t.w];
+  uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
+  const float scale = scale_of(weight, item.matrix);
+#pragma unroll
+  for (uint32_t n = 0; n < S::own_nt; n++) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t r = first + 8 * n + lane % 4 * 2 + i % 2, column = out + i / 2 * 8;
+      if (r >= item.n || column >= weight.n_out) continue;
+      uint64_t at = (uint64_t)(item.first + r) * weight.y_stride + column;
+      float value = __fmul_rn(sums[n][i], scale);
+      if (a.y_is_bf16)
+        ((__nv_bfloat16 *)(void *)weight.y)[at] = __float2bfloat16_rn(value);
+      else
+        weight.y[at] = value;
+    }
+  }
+}
+
+template <int T, class S>
+static __device__ __forceinline__ void multiply_item(const gemm_args &a, const tile_item &item, uint8_t *memory) {
+  uint32_t warp = threadIdx.x / 32, n_eights = (item.n + 7) / 8, n_spans = w8a8_spans_of(a);
+  span_warp<S> own;
+  own.tile = warp / S::shares * S::per_warp, own.row = warp % S::shares * S::own_nt;
+  own.n_eights = n_eights > own.row ? n_eights - own.row : 0;
+  own.scales = (const float *)(const void *)((const uint8_t *)a.x + w8a8_scales_at(n_spans, a.x_tiles)) + item.first +
+               8 * own.row + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (uint32_t t = 0; t < S::per_warp; t++) {
+    call_tile c = find_call_tile(a, item.tile + own.tile + t);
+    uint64_t tile = (uint64_t)item.matrix * a.weight[c.w].n_tiles + min(c.tile, a.weight[c.w].n_tiles - 1);
+    own.steps[t] = a.weight[c.w].steps + tile * n_spans * W8A8_STEPS_BYTES;
+  }
+  float sums[S::per_warp][S::own_nt][4] = {};
+  int32_t d[S::per_warp][S::own_nt][4] = {};
+  __syncthreads(); /* all warps have done with the stages of the item before */
+  for (uint32_t i = 0; i + 1 < S::stages; i++) copy_stage<T, S>(a, item, i, memory + i * S::stage);
+#pragma unroll 1
+  for (uint32_t unit = 0, at = 0; unit < a.n_units; unit++) {
+    if (unit % 2 == 0) open_span(a, unit / 2, own);
+    ring_step<S::stages>();
+    uint32_t before = at == 0 ? S::stages - 1 : at - 1;
+    copy_stage<T, S>(a, item, unit + S::stages - 1, memory + before * S::stage);
+    multiply_stage<T, S>(memory + at * S::stage, unit, is_tail_unit_of<T>(a, unit), own, d);
+    at = at + 1 == S::stages ? 0 : at + 1;
+    if (unit % 2 == 1 || unit + 1 == a.n_units) scale_sums(own, d, sums);
+  }
+#pragma unroll
+  for (uint32_t t = 0; t < S::per_warp; t++) store_tile<S>(a, item, own.tile + t, own.row * 8, sums[t]);
+}
+
+template <int T, bool WIDE>
+static __global__ void __launch_bounds__(WIDE ? 256 : 128) w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
+  using S = gemm_tile<T, WIDE, 1024>;
+  extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
+  tile_items items = count_items<S>(a);
+#pragma unroll 1
+  for (uint32_t index = blockIdx.x; index < items.n; index += gridDim.x) {
+    tile_item item = item_at<S>(a, items, index);
+    if (item.n > 0) multiply_item<T, S>(a, item, memory);
+  }
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+template <int T, bool WIDE>
+static weft_status launch(cuda_device *d, const gemm_args *a) {
+  using S = gemm_tile<T, WIDE, 1024>;
+  cuda_start(d, w8a8_gemm_kernel<T, WIDE>, blocks_of<S>(d, *a), S::threads, S::bytes, *a);
+  return cuda_launched(d, "a product of 8 bits");
+}
+
+/* Only types that w8a8_takes have kernels. */
+weft_status w8a8_gemm(cuda_device *d, const gemm_args *args) {
+  return dispatch_packed_type(args->type, [&](auto type) {
+    constexpr int T = decltype(type)::value;
+    if constexpr (w8a8_takes(T))
+      return is_wide_call(d, *args) ? launch<T, true>(d, args) : launch<T, false>(d, args);
+    else
+      return WEFT_E_UNSUPPORTED;
+  });
+}
+
+bool w8a8_has_gated_epilogue(const cuda_device *, const gemm_args *) {
+  return false;
+}
+
+bool int8_gemm_takes(const gemm_args *) {
+  return false;
+}
+
+bool int8_gemm_has_gated_epilogue(const gemm_args *) {
+  return false;
+}
