@@ -129,6 +129,10 @@ b' }}
 """.strip("\n")
 
 
+def dump(row):
+    return json.dumps(row, separators=(",", ":"))
+
+
 def snippets():
     text = SNIPPETS.replace("\\\n", "\x00")
     for line in text.split("\n"):
@@ -146,7 +150,7 @@ def main():
     n = 0
     with open(os.path.join(OUT, "constructs.jsonl"), "w", encoding="ascii") as f:
         for source, refused in snippets():
-            f.write(json.dumps({"template": source}) + "\n")
+            f.write(dump({"template": source}) + "\n")
             try:
                 text, why = oracle.render(env.from_string(source), VALUES)
             except Exception as e:
@@ -154,7 +158,7 @@ def main():
             if (why is not None) != refused:
                 raise SystemExit(f"{source}\n{why or text}")
             row = {"words": oracle.WORDS} if n > 0 else {"values": VALUES, "words": oracle.WORDS}
-            f.write(json.dumps({**row, "error": "line 1: "} if refused else {**row, "text": text}) + "\n")
+            f.write(dump({**row, "error": "line 1: "} if refused else {**row, "text": text}) + "\n")
             n += 1
     print(f"constructs: {n}")
     n = 0
@@ -163,11 +167,11 @@ def main():
             with open(os.path.join(HERE, "chat", name + ".jinja"), encoding="utf-8") as source:
                 text = source.read()
             template = env.from_string(text)
-            f.write(json.dumps({"template": text}) + "\n")
+            f.write(dump({"template": text}) + "\n")
             for label, values in oracle.conversations():
                 printed, why = oracle.render(template, {**values, **more})
                 row = {"name": f"{name} {label}", "values": {**values, **more}, "words": oracle.WORDS}
-                f.write(json.dumps({**row, "error": "line "} if printed is None else {**row, "text": printed}) + "\n")
+                f.write(dump({**row, "error": "line "} if printed is None else {**row, "text": printed}) + "\n")
                 n += 1
     print(f"conversations: {n}")
 
