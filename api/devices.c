@@ -113,12 +113,42 @@ weft_status devices_precision(const char *precision, uint32_t *bits, weft_error 
     uint32_t bits;
   } known[] = {{"exact", 16}, {"fast", 8}};
   *bits = 0;
-  if (precision == NULL) return WEFT_OK;
+  if (precision == NULL || strcmp(precision, "auto") == 0) return WEFT_OK;
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
     if (strcmp(precision, known[i].name) == 0) *bits = known[i].bits;
   }
   if (*bits != 0) return WEFT_OK;
-  return weft_fail(error, WEFT_E_INVALID, "--precision: '%.64s' must be exact or fast", precision);
+  return weft_fail(error, WEFT_E_INVALID, "--precision: '%.64s' must be auto, exact or fast", precision);
+}
+
+bool devices_files_fit_eight(weft_gguf *const *gguf, uint32_t n, weft_error *why) {
+  (void)weft_fail(why, WEFT_OK, "there is no file");
+  for (uint32_t i = 0; i < n; i++) {
+    weft_eight_bits facts = weft_eight_bits_of(gguf[i]);
+    char said[160];
+    weft_eight_bits_say(&facts, said, sizeof said);
+    const char *path = weft_gguf_path(gguf[i]), *slash = strrchr(path, '/');
+    char name[256];
+    (void)weft_utf8_clean(slash == NULL ? path : slash + 1, name, sizeof name);
+    (void)weft_fail(why, WEFT_OK, "in %.80s %s", name, said);
+    if (!facts.fits) return false;
+  }
+  return n > 0;
+}
+
+/* Says by what precision the devices multiply. file: what was said of the files. */
+static void note_precision(weft_devices *devices, const char *asked, bool chose, const weft_error *file) {
+  const weft_device_info *info = weft_device_get_info(devices->device[0]);
+  weft_error *to = &devices->precision;
+  if (devices->products != 0)
+    (void)weft_fail(to, WEFT_OK, "%s, as --precision says", asked);
+  else if (!info->has_eight_beside)
+    (void)weft_fail(to, WEFT_OK, "%s, the only one of backend '%s'%s%s", info->products == 8 ? "fast" : "exact",
+                    info->backend, info->set == NULL ? "" : " with the set ", info->set == NULL ? "" : info->set);
+  else if (chose)
+    (void)weft_fail(to, WEFT_OK, "%s, chosen by auto: %s", info->products == 8 ? "fast" : "exact", file->text);
+  else
+    (void)weft_fail(to, WEFT_OK, "that of backend '%s', by which the others are judged", info->backend);
 }
 
 /* ---- open ---- */
@@ -126,7 +156,7 @@ weft_status devices_precision(const char *precision, uint32_t *bits, weft_error 
 /* On the cpu what parts compute follows one another, so each may use all threads; shards and replicas compute at once
  * and share them. */
 static weft_device_config config_of(const weft_open_options *o, const weft_devices *devices, uint32_t n, uint32_t index,
-                                    uint64_t bytes_max) {
+                                    uint64_t bytes_max, bool eight) {
   uint32_t n_threads = o->threads;
   if (devices->by_tensor || devices->replicas) {
     if (n_threads == 0) n_threads = weft_thread_pool_cores();
@@ -141,6 +171,7 @@ static weft_device_config config_of(const weft_open_options *o, const weft_devic
                               .no_deterministic = o->no_deterministic,
                               .isa = o->isa,
                               .products = devices->products,
+                              .eight_beside = eight,
                               .weights_bytes_max = bytes_max,
                               .memory_bytes_max = bytes_max};
 }
@@ -175,12 +206,21 @@ uint32_t devices_n_replicas(const weft_devices *devices) {
   return devices->replicas ? devices->n : 1;
 }
 
-weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
-  return devices_open_as(options, false, devices, error);
+/* ref multiplies as ops.h defines it, unless it is asked for another way. */
+static bool chooses_by_file(const weft_open_options *options) {
+  if (options->precision != NULL) return strcmp(options->precision, "auto") == 0;
+  return options->backend == NULL || strcmp(options->backend, "ref") != 0;
 }
 
-weft_status devices_open_as(const weft_open_options *options, bool shares, weft_devices *devices, weft_error *error) {
+weft_status devices_open(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n_files,
+                         weft_devices *devices, weft_error *error) {
+  return devices_open_as(options, gguf, n_files, false, devices, error);
+}
+
+weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n_files, bool shares,
+                            weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
+  weft_error file = {{0}};
   *devices = (weft_devices){.n = 0};
   weft_status status = read_devices(options->devices, index, &n, error);
   devices->n = n;
@@ -189,8 +229,9 @@ weft_status devices_open_as(const weft_open_options *options, bool shares, weft_
   if (status == WEFT_OK) status = devices_precision(options->precision, &devices->products, error);
   if (status == WEFT_OK) status = read_budgets(options->device_mib, n, devices->weights_bytes_max, error);
   devices->n = 0;
+  bool chooses = chooses_by_file(options), eight = chooses && devices_files_fit_eight(gguf, n_files, &file);
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    weft_device_config config = config_of(options, devices, n, index[i], devices->weights_bytes_max[i]);
+    weft_device_config config = config_of(options, devices, n, index[i], devices->weights_bytes_max[i], eight);
     config.shares = shares;
     if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
     weft_error said = {{0}};
@@ -204,6 +245,7 @@ weft_status devices_open_as(const weft_open_options *options, bool shares, weft_
   if (status == WEFT_OK && devices->replicas) status = devices_check_kinds(info, devices->n, error);
   if (options->backend != NULL) (void)weft_fail(&devices->why, WEFT_OK, "--backend names it");
   devices->no_peer = options->no_peer_access;
+  if (status == WEFT_OK) note_precision(devices, options->precision, chooses, &file);
   if (status == WEFT_OK) find_links(devices);
   return status;
 }
@@ -332,6 +374,7 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
                        d->memory_rate * 1e-12, d->product_rate * 1e-12);
     weft_text_printf(out, "  kernels  %s\n", paths);
   }
+  if (devices->precision.text[0] != 0) weft_text_printf(out, "  precision %s\n", devices->precision.text);
   for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) print_link(devices, i, out);
 }
 

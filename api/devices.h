@@ -9,6 +9,7 @@
 #include "api/weft.h"
 #include "base/text.h"
 #include "kernels/device.h"
+#include "model/eight_bits.h"
 #include "model/gguf/gguf.h"
 #include "model/model.h"
 #include "model/split_plan.h"
@@ -22,7 +23,8 @@ typedef struct weft_devices {
   bool by_tensor;               /* every device has a shard of each model (model/shards.h) */
   bool replicas;                /* every device has all of each model */
   bool no_peer;                 /* as given */
-  uint32_t products;            /* bits, as given; 0: the backend's choice */
+  uint32_t products;            /* bits, as given; 0: the backend's choice, or the files' */
+  weft_error precision;         /* how the bits of products came about: a name of --precision, and why */
   uint64_t integers_missing;    /* bytes that a device lacked for integers of weights; 0: they are kept or not wanted */
   bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next, the last of the first */
   bool all_reach;               /* whether each reaches the memory of all others */
@@ -30,18 +32,24 @@ typedef struct weft_devices {
       [WEFT_DEVICES_MAX]; /* as given, on ref and cpu of all memory; 0: 7/8 of what is free, no bound */
 } weft_devices;
 
-/* The bits of numbers in products that a precision names; NULL: *bits is 0, the backend's choice. INVALID with a line:
- * another name. */
+/* The bits of numbers in products that a precision names; NULL and auto: *bits is 0. INVALID with a line: another
+ * name. */
 weft_status devices_precision(const char *precision, uint32_t *bits, weft_error *error);
+/* Whether all of these files are for products of 8 bits (model/eight_bits.h). why: a clause about the one that
+ * decides. */
+bool devices_files_fit_eight(weft_gguf *const *gguf, uint32_t n, weft_error *why);
 /* Decides whether devices whose products are of 8 bits keep integers of the weights of these files, before any
  * weight is loaded: all do where each has room for its part of the weights, of their integers and of kv_bytes of
  * pages (0: of a quarter of its memory), else none does, and integers_missing is what the fullest device lacks. */
 void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes);
-/* Reads the options and opens the devices. Errors, each with a line: INVALID (a list that is none, a device named
- * twice, ratios that do not fit), and those of weft_device_open. */
-weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error);
+/* Reads the options and opens the devices. gguf [n]: all files that will be loaded, by which --precision auto chooses,
+ * the default where a device has products of 8 bits and of 16. Errors, each with a line: INVALID (a list that is none,
+ * a device named twice, ratios that do not fit), and those of weft_device_open. */
+weft_status devices_open(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n, weft_devices *devices,
+                         weft_error *error);
 /* The same; shares: they own weights that other processes use (kernels/share.h). */
-weft_status devices_open_as(const weft_open_options *options, bool shares, weft_devices *devices, weft_error *error);
+weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n, bool shares,
+                            weft_devices *devices, weft_error *error);
 void devices_close(weft_devices *devices);
 /* How many times each model is there. */
 uint32_t devices_n_replicas(const weft_devices *devices);

@@ -97,10 +97,14 @@ static weft_status open_file(weft_runtime *rt, const char *path, weft_error *err
   return status;
 }
 
+static void list_files(const weft_runtime *rt, weft_gguf **gguf) {
+  for (uint32_t i = 0; i < rt->n_models; i++) gguf[i] = rt->model[i].gguf;
+}
+
 /* All files are open before the first weight is loaded: whether integers of weights are kept depends on all of them. */
 static void choose_integers(weft_runtime *rt) {
   weft_gguf *gguf[WEFT_MODELS_MAX];
-  for (uint32_t i = 0; i < rt->n_models; i++) gguf[i] = rt->model[i].gguf;
+  list_files(rt, gguf);
   devices_choose_integers(&rt->devices, gguf, rt->n_models, rt->options.kv_bytes);
 }
 
@@ -541,9 +545,12 @@ static void write_faults(weft_runtime *rt) {
 }
 
 weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *options, bool owns, weft_error *error) {
+  weft_gguf *gguf[WEFT_MODELS_MAX];
   weft_status status = fill_options(rt, options, error);
+  if (status == WEFT_OK) status = open_files(rt, error);
   if (status != WEFT_OK) return status;
-  status = devices_open_as(options, owns, &rt->devices, error);
+  list_files(rt, gguf);
+  status = devices_open_as(options, gguf, rt->n_models, owns, &rt->devices, error);
   if (status != WEFT_OK) return status;
   rt->n_replicas = devices_n_replicas(&rt->devices);
   write_faults(rt);
@@ -551,11 +558,10 @@ weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *option
   if (options->weights != NULL && rt->devices.n > 1)
     return weft_fail(error, WEFT_E_INVALID, "--weights %.200s: weights of another process lie on one device: name one",
                      options->weights);
-  status = open_files(rt, error);
-  if (status == WEFT_OK && options->weights != NULL)
+  if (options->weights != NULL)
     return weights_import_open(options->weights, rt->devices.device[0], &rt->weights, error);
-  if (status == WEFT_OK) choose_integers(rt);
-  return status;
+  choose_integers(rt);
+  return WEFT_OK;
 }
 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {

@@ -73,7 +73,9 @@ typedef struct weft_open_options {
   bool no_prefix_cache, no_overlap;         /* share no prefixes; apply each step before planning the next */
   bool no_graphs, no_arena, no_peer_access; /* on a GPU: no CUDA graphs; no aligned weights; send through the host */
   bool no_deterministic; /* on a GPU: sums are split as suits the step, so an answer may depend on its batch */
-  const char *precision; /* [exact on a GPU, fast on cpu] products with quantised weights in 16 bits, or in 8 */
+  const char
+      *precision; /* [auto] products with quantised weights: exact, in 16 bits, fast, in 8, or auto, by the types and
+                            norms of the files (docs/quality.md); cpu has those of 8 alone */
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
   const char *split, *split_ratio;  /* ["auto"]: layer, tensor or replicas; [planned] layers of each, as "7,3" */
   bool prefix_feed;                 /* what is cached can be told to routers (weft serve --kv-events) */

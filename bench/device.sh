@@ -13,6 +13,7 @@
 #     -q  measure only, no tests
 #     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, many at once
 #     -t  transformers as a peer (bench/peer_transformers.py), 100 s at most; with -m
+#     -r  --precision of the model's figures [exact]: exact, fast or auto; each record says in product_bits what it was
 #     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
@@ -29,8 +30,8 @@ set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
 prebuilt='' model='' out=bench/results/device commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown) tests=yes
-sanitize=no peer=no seconds=300 parts='' n_split=2
-while getopts 'p:m:o:c:e:n:w:qst' option; do
+sanitize=no peer=no seconds=300 parts='' n_split=2 precision=exact
+while getopts 'p:m:o:c:e:n:r:w:qst' option; do
   case $option in
     p) prebuilt=$(realpath "$OPTARG") ;;
     m) model=$(realpath "$OPTARG") ;;
@@ -41,6 +42,7 @@ while getopts 'p:m:o:c:e:n:w:qst' option; do
     t) peer=yes ;;
     e) seconds=$OPTARG ;;
     n) n_split=$OPTARG ;;
+    r) precision=$OPTARG ;;
     w) parts="$parts $OPTARG" ;;
     *) exit 2 ;;
   esac
@@ -108,9 +110,9 @@ test_without_waits() {
 check_model() {
   local start=$SECONDS code=0 name
   name=check-$(basename "$1" .gguf)
-  timeout 200 "$prebuilt/weft" check -m "$1" --backend cuda --seconds "$2" --json >"$out/$name.json" 2>"$out/$name.log" || code=$?
+  timeout 200 "$prebuilt/weft" check -m "$1" --backend cuda --precision exact --seconds "$2" --json >"$out/$name.json" 2>"$out/$name.log" || code=$?
   judge "weft check $(basename "$1")" "$out/$name.log" "$code" "$((SECONDS - start))" \
-    "weft check -m $(basename "$1") --backend cuda --seconds $2 --json"
+    "weft check -m $(basename "$1") --backend cuda --precision exact --seconds $2 --json"
   [ ! -s "$out/$name.json" ] ||
     sed "s/^{/{$facts,\"model\":$(python3 "$here/facts.py" "$1"),\"runs\":1,\"spread\":null,\"seconds\":$((SECONDS - start)),/" "$out/$name.json" | tee -a "$out/check.jsonl"
   rm -f "$out/$name.json"
@@ -225,6 +227,7 @@ canvases='canvases sequences'
 # One run of weft bench; the rows it prints are kept beside the command.
 bench() { # part, name of the run, what and options; limit: seconds
   local run=$2 start=$SECONDS
+  [[ "$*" == *--precision* ]] || set -- "$@" --precision "$precision"
   [[ -z $parts || " $parts " == *" $1 "* ]] || return 0
   [ $SECONDS -lt "$seconds" ] || { echo "left out $run: $SECONDS s are over"; return 0; }
   shift 2
@@ -245,9 +248,9 @@ gaps() {
   [ $SECONDS -lt "$seconds" ] && command -v ncu >/dev/null || { echo 'left out gaps'; return 0; }
   # shellcheck disable=SC2086 # a list of options
   {
-    timeout 60 "$prebuilt/weft" bench $what -m "$model" --n-generate 32 >"$out/gaps.rows" 2>"$out/gaps.log" &&
+    timeout 60 "$prebuilt/weft" bench $what -m "$model" --precision "$precision" --n-generate 32 >"$out/gaps.rows" 2>"$out/gaps.log" &&
       timeout 110 ncu --csv --clock-control none --cache-control none --metrics gpu__time_duration.sum \
-        "$prebuilt/weft" bench $what -m "$model" --n-generate 4 --no-graphs >"$out/gaps.csv" 2>>"$out/gaps.log" &&
+        "$prebuilt/weft" bench $what -m "$model" --precision "$precision" --n-generate 4 --no-graphs >"$out/gaps.csv" 2>>"$out/gaps.log" &&
       python3 "$here/launch_gaps.py" "$out/gaps.rows" "$out/gaps.csv" 2>"$out/gaps.kernels" | tee "$out/gaps.record"
   } || echo "stopped: gaps: $(tail -1 "$out/gaps.log")"
   rm -f "$out/gaps.csv" "$out/gaps.rows"
@@ -279,7 +282,7 @@ split() {
   has_cards split || return 0
   for name in one layers shards plain; do
     # shellcheck disable=SC2086 # options and their values, or none
-    timeout 60 "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p 'one and two' -n 24 --temperature 0 -v ${ways[$name]} \
+    timeout 60 "$prebuilt/weft" generate -m "$model" --backend cuda --precision "$precision" -c 512 --running 1 --kv-mib 512 -p 'one and two' -n 24 --temperature 0 -v ${ways[$name]} \
       >"$out/split-answer-$name.log" 2>"$out/split-plan-$name.log" || { echo "stopped: split: $(tail -1 "$out/split-plan-$name.log")"; return 1; }
   done
   cat "$out/split-plan-layers.log" "$out/split-plan-shards.log"

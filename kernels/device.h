@@ -58,7 +58,10 @@ typedef struct weft_device_config {
   bool no_deterministic; /* cuda: sums are cut as suits the number of rows, so a row's bits may depend on the others */
   uint32_t products;     /* bits of the numbers in products with quantised weights, 8 or 16 [0: the backend's own
                                  choice: 8 on cpu, 16 on cuda]; what a backend does not have is refused */
-  bool integers; /* cuda, with products of 8 bits: weights lie on the card a second time as the integers that are
+  bool
+      eight_beside; /* with products 0: 8 where the backend, or the card's kernel set, has products of 8 bits beside its
+                        own choice; where it has none, or no others, that is no error */
+  bool integers;    /* cuda, with products of 8 bits: weights lie on the card a second time as the integers that are
                     multiplied, so products of many rows make none: the same bits, faster, for more memory */
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits; with integers
@@ -91,11 +94,12 @@ typedef struct weft_device_info {
   /* What the card's clocks give at most, as it was asked at open: bytes of its memory and operations of products of 16
    * bits, a second. 0: not known. Nothing is chosen by them; measurements put their floors by them. */
   double memory_rate, product_rate;
-  bool host_memory;  /* device pointers are ordinary memory: nothing need be uploaded */
-  bool immediate;    /* what is enqueued is computed before the call returns: nothing runs beside the host */
-  bool graphs;       /* steps that come again are recorded */
-  uint32_t products; /* bits of the numbers in products with quantised weights; ref: 32 */
-  bool integers;     /* weights lie there as integers too */
+  bool host_memory;      /* device pointers are ordinary memory: nothing need be uploaded */
+  bool immediate;        /* what is enqueued is computed before the call returns: nothing runs beside the host */
+  bool graphs;           /* steps that come again are recorded */
+  uint32_t products;     /* bits of the numbers in products with quantised weights; ref: 32 */
+  bool has_eight_beside; /* products of 8 bits and others: 16 bits on cuda, 32 on ref */
+  bool integers;         /* weights lie there as integers too */
 } weft_device_info;
 
 /* config NULL: all defaults. The caller owns *out and closes it. Errors, each with a line in *error: UNSUPPORTED (there

@@ -119,6 +119,11 @@ static inline bool device_repeats(const weft_device *device) {
 /* Enqueues an exchange between shards, or notes it in the signature of the step that is walked. */
 weft_status device_exchange(weft_device *device, const struct shards_exchange *args);
 
+/* Whether a backend that has products of more bits is to take those of 8, which it has or has not. */
+static inline bool device_takes_eight(const weft_device_config *config, bool has_eight) {
+  return has_eight && (config->products == 8 || (config->products == 0 && config->eight_beside));
+}
+
 /* Opens a device of one backend, whatever config->backend says. Fills *out, or a line in *error. */
 weft_status ref_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 weft_status cpu_device_open(const weft_device_config *config, weft_device **out, weft_error *error);

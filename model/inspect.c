@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "model/eight_bits.h"
 #include "model/inspect.h"
 
 #include <inttypes.h>
@@ -235,6 +236,15 @@ static void text_memory(const inspect_report *r, weft_text *out) {
   text_contexts(r, out);
 }
 
+/* What a card would multiply in, where nothing is asked. */
+static void text_precision(const inspect_report *r, weft_text *out) {
+  weft_eight_bits facts = weft_eight_bits_of(r->gguf);
+  char why[160];
+  weft_eight_bits_say(&facts, why, sizeof why);
+  weft_text_printf(out, "precision\n  auto on a GPU: %s, since %s\n",
+                   facts.fits ? "fast, products of 8 bits" : "exact, products of 16 bits", why);
+}
+
 static void text_verdict(const inspect_report *r, weft_text *out) {
   if (r->serves != WEFT_OK) {
     weft_text_printf(out, "weft refuses this file: %s\n", r->refusal.text);
@@ -259,6 +269,7 @@ static void write_text(const inspect_report *r, weft_text *out) {
   weft_text_printf(out, "chat template\n  %s\n", r->family != NULL ? r->family : "none");
   if (r->keys == WEFT_OK) text_model(r, out);
   text_memory(r, out);
+  text_precision(r, out);
   text_verdict(r, out);
 }
 
@@ -359,6 +370,15 @@ static void put_line(weft_text *out, bool is_line, const char *text) {
   }
 }
 
+static void json_precision(const inspect_report *r, weft_text *out) {
+  weft_eight_bits facts = weft_eight_bits_of(r->gguf);
+  char why[160];
+  weft_eight_bits_say(&facts, why, sizeof why);
+  weft_text_printf(out, "  \"auto_precision\": {\"on_a_gpu\": \"%s\", \"why\": ", facts.fits ? "fast" : "exact");
+  put_zero_ended(out, why);
+  weft_text_puts(out, "},\n");
+}
+
 static void write_json(const inspect_report *r, weft_text *out) {
   weft_text_puts(out, "{\n  \"file\": ");
   put_zero_ended(out, weft_gguf_path(r->gguf));
@@ -384,6 +404,7 @@ static void write_json(const inspect_report *r, weft_text *out) {
     weft_text_puts(out, "  \"model\": null,\n  \"kv\": null,\n");
   }
   json_contexts(r, out);
+  json_precision(r, out);
   weft_text_printf(out, "  \"serves\": %s,\n  \"refusal\": ", r->serves == WEFT_OK ? "true" : "false");
   put_line(out, r->serves != WEFT_OK, r->refusal.text);
   weft_text_puts(out, ",\n  \"chat_refusal\": ");

@@ -82,7 +82,7 @@ complete_in_bash() { # WANTED WORD...: what is completed for the last word
 }
 complete_in_bash 'serve' weft ser
 complete_in_bash '--precision' weft serve --prec
-complete_in_bash 'exact fast' weft serve --precision ''
+complete_in_bash 'auto exact fast' weft serve --precision ''
 complete_in_bash 'auto ar diffusion' weft chat --mode ''
 complete_in_bash 'tensor' weft serve --split t
 complete_in_bash 'warning' weft serve --log-level w

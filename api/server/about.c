@@ -51,6 +51,7 @@ void weft_handle_server_info(weft_server *s, weft_exchange *x) {
   weft_text_printf(&body, "\"tp_size\":%u,\"dp_size\":%u,\"max_running_requests\":%u,", tensor_parts(rt),
                    rt->n_replicas, rt->n_replicas * rt->options.running);
   put_size(rt, 0, &body);
+  weft_text_printf(&body, ",\"product_bits\":%u", weft_device_get_info(rt->devices.device[0])->products);
   weft_text_puts(&body, ",\"models\":[");
   for (uint32_t i = 0; i < rt->n_models; i++) {
     weft_text_puts(&body, i == 0 ? "{" : ",{");

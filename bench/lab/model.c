@@ -5,13 +5,13 @@
 
 #include "bench/lab/progress.h"
 
-weft_status weft_lab_devices(const weft_lab_config *config, weft_devices *devices, weft_error *error) {
+weft_status weft_lab_devices(const weft_lab_config *config, weft_gguf *gguf, weft_devices *devices, weft_error *error) {
   weft_open_options options = weft_config_open(&config->product);
   options.no_graphs = true;
   if (options.weights != NULL)
     return weft_fail(error, WEFT_E_INVALID, "--weights %.200s: this command loads its model itself: leave it out",
                      options.weights);
-  weft_status status = devices_open(&options, devices, error);
+  weft_status status = devices_open(&options, &gguf, 1, devices, error);
   if (status == WEFT_OK && devices->replicas) {
     status =
         weft_fail(error, WEFT_E_INVALID,
@@ -52,7 +52,7 @@ weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config
   m->limits = *limits;
   m->limits.unused_tensors = config->product.unused_tensors;
   weft_status status = choose_kv(config, &m->limits.kv_8bit, error);
-  if (status == WEFT_OK) status = weft_lab_devices(config, &m->devices, error);
+  if (status == WEFT_OK) status = weft_lab_devices(config, m->gguf, &m->devices, error);
   if (status == WEFT_OK) status = devices_split(&m->devices, 0, m->gguf, &split, &reason, error);
   if (status != WEFT_OK) return status;
   m->device = m->devices.device[0];

@@ -16,9 +16,9 @@ typedef struct weft_lab_model {
   weft_model_limits limits;
 } weft_lab_model;
 
-/* The devices that --backend, --devices, --threads and --precision name, without graphs. The caller closes them,
- * whatever is returned. INVALID: --split replicas, which gives no command of one model anything to do. */
-weft_status weft_lab_devices(const weft_lab_config *config, weft_devices *devices, weft_error *error);
+/* The devices that --backend, --devices, --threads and --precision name, for this file, without graphs. The caller
+ * closes them, whatever is returned. INVALID: --split replicas, which gives no command of one model anything to do. */
+weft_status weft_lab_devices(const weft_lab_config *config, weft_gguf *gguf, weft_devices *devices, weft_error *error);
 
 weft_status weft_lab_model_open(weft_lab_model *m, const weft_lab_config *config, weft_error *error);
 weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config, const weft_model_limits *limits,

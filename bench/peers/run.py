@@ -23,7 +23,7 @@ import time
 sys.path[:0] = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 import facts
 
-PRODUCTS = {"cpu": "8-bit products", "cuda": "16-bit products"}  # weft's choice for quantised weights
+BACKENDS = ("cpu", "cuda")
 
 
 def fail(text, code=1):
@@ -48,7 +48,7 @@ def options():
     a.add_argument("--peer-options", action="append", default=[], metavar="NAME=OPTIONS", help="options that this peer gets as well")
     a.add_argument("--precision", action="append", default=[], metavar="NAME=TEXT", help="what the table says of a peer's precision")
     a.add_argument("--weft-options", default="", metavar="OPTIONS", help="options that weft gets as well")
-    a.add_argument("--backend", choices=sorted(PRODUCTS), default="cpu", help="where all of them run [cpu]")
+    a.add_argument("--backend", choices=BACKENDS, default="cpu", help="where all of them run [cpu]")
     a.add_argument("-t", "--threads", type=int, default=os.cpu_count(), help="threads of each on the cpu [all]")
     a.add_argument("--n-prompt", type=int, default=512)
     a.add_argument("--n-generate", type=int, default=128)
@@ -92,7 +92,8 @@ def rows_of_weft(o, text):
     rows = {}
     for r in json.loads(text):
         name = f"{'S_PP' if r['work'].startswith('prefill') else 'S_TG'} {r['n_parallel']}"
-        rows[name] = dict(rate=r["median"], **{k: round(r[k], 1) for k in ("experts_touched", "experts_expected") if k in r})
+        rows[name] = dict(rate=r["median"], precision=f"{r['product_bits']}-bit products",
+                          **{k: round(r[k], 1) for k in ("experts_touched", "experts_expected") if k in r})
     return rows
 
 
@@ -146,10 +147,6 @@ def run_turn(o, engine, seconds):
                 rows={w: rows[w] for w in works_of(o)})
 
 
-def precision_of(o, engine):
-    return o.precision.get(engine, PRODUCTS[o.backend] if engine == "weft" else "its own")
-
-
 def sum_up(o, engines, turns):
     rows = []
     for work in works_of(o):
@@ -159,7 +156,7 @@ def sum_up(o, engines, turns):
             rates = [m["rate"] for m in measured]
             median = statistics.median(rates)
             ours = median if engine == "weft" else ours
-            rows.append(dict(work=work, engine=engine, precision=precision_of(o, engine), median=round(median, 2), unit="tok/s", repeats=len(rates),
+            rows.append(dict(work=work, engine=engine, precision=o.precision.get(engine, measured[0].get("precision", "its own")), median=round(median, 2), unit="tok/s", repeats=len(rates),
                              spread=round(max(rates) - min(rates), 2),
                              cv_percent=round(100 * statistics.stdev(rates) / statistics.mean(rates), 2) if len(rates) > 1 else None,
                              weft_over_it=round(ours / median, 3), experts_touched=measured[0].get("experts_touched"),

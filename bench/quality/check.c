@@ -66,7 +66,7 @@ static weft_status run_check(const weft_lab_config *c, check_job *job, weft_chec
   weft_split_reason reason;
   uint32_t n_tokens = TOKENS, n_vocab = 0, n_canvas = 0;
   weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
-  if (status == WEFT_OK) status = weft_lab_devices(c, &job->devices, error);
+  if (status == WEFT_OK) status = weft_lab_devices(c, job->gguf, &job->devices, error);
   if (status == WEFT_OK) status = devices_split(&job->devices, 0, job->gguf, &job->split, &reason, error);
   if (status == WEFT_OK) status = open_ref(job, error);
   if (status == WEFT_OK) status = find_sizes(job, &n_vocab, &n_canvas, error);

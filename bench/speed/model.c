@@ -119,11 +119,12 @@ static uint32_t step_rows(const weft_runtime *rt, const bench_row *row) {
 static json_t *record_of(bench_list *list, const bench_row *row, double median, double spread, double first_ms) {
   uint32_t n_rows = step_rows(list->rt, row);
   const weft_load *l = &row->load;
-  json_t *record = json_pack("{s:s, s:f, s:f, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s}", "work", row->name,
+  const weft_device_info *device = weft_device_get_info(list->rt->devices.device[0]);
+  json_t *record = json_pack("{s:s, s:f, s:f, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:i}", "work", row->name,
                              "median", median, "spread", spread, "unit", unit_of(row), "n_prompt", (int)l->n_prompt,
                              "n_generate", (int)l->n_generate, "n_parallel", (int)l->n_parallel, "n_canvases",
                              (int)l->n_canvases, "rows", (int)n_rows, "first_ms", first_ms, "kv_mib",
-                             kv_mib_of(list->rt, l), "device", weft_device_get_info(list->rt->devices.device[0])->name);
+                             kv_mib_of(list->rt, l), "device", device->name, "product_bits", (int)device->products);
   double touched = weft_touched_mean(&list->touched, n_rows), expected = weft_touched_expected(&list->touched, n_rows);
   if (touched >= 0.0) (void)json_object_set_new(record, "experts_touched", json_real(touched));
   if (expected >= 0.0) (void)json_object_set_new(record, "experts_expected", json_real(expected));

@@ -75,9 +75,10 @@ static int measure_room(const weft_lab_config *config, room_run *run, json_t *ou
   }
   (void)json_array_append_new(
       out,
-      json_pack("{s:s, s:i, s:i, s:i, s:f, s:i, s:i, s:s}", "work", work, "measured", (int)most, "predicted",
+      json_pack("{s:s, s:i, s:i, s:i, s:f, s:i, s:i, s:s, s:i}", "work", work, "measured", (int)most, "predicted",
                 (int)predicted, "context", (int)run->context, "pool_mib", pool, "running_max", (int)rt->options.running,
-                "rows", (int)rt->options.rows, "device", weft_device_get_info(rt->devices.device[0])->name));
+                "rows", (int)rt->options.rows, "device", weft_device_get_info(rt->devices.device[0])->name,
+                "product_bits", (int)weft_device_get_info(rt->devices.device[0])->products));
   return 0;
 }
 

@@ -39,6 +39,9 @@ static void set_no_overlap(weft_config *c) {
 static void set_no_deterministic(weft_config *c) {
   c->no_deterministic = true;
 }
+static void set_exact(weft_config *c) {
+  c->precision = "exact";
+}
 static void set_fast(weft_config *c) {
   c->precision = "fast";
 }
@@ -65,6 +68,7 @@ static const stage stages[] = {
     {"--no-overlap", CARD_ONLY, set_no_overlap},
     {"--no-graphs --no-arena --no-overlap", CARD_ONLY, set_all_plain},
     {"--no-deterministic", CARD_ONLY, set_no_deterministic},
+    {"--precision exact", CARD_ONLY, set_exact},
     {"--precision fast", CARD_ONLY, set_fast},
     {"--isa avx2", HOST_ONLY, set_avx2},
     {"--isa portable", HOST_ONLY, set_portable},

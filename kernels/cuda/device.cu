@@ -580,14 +580,15 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->base.info.isa = d->isa;
   d->base.info.n_threads = 1;
   d->deterministic = !config->no_deterministic;
-  d->w8a8 = config->products == 8;
-  d->base.info.products = d->w8a8 ? 8 : 16;
-  d->base.info.integers = d->w8a8 && config->integers && calls.integers_bytes != NULL;
   d->no_peer = config->no_peer;
   d->base.shares = config->shares;
   weft_status status = find_card(d, config->index, config->isa, error);
   if (status == WEFT_OK) {
     d->base.kernels = &tables.of[d->set - cuda_sets];
+    d->base.info.has_eight_beside = d->set->w8a8_gemm != NULL;
+    d->w8a8 = device_takes_eight(config, d->base.info.has_eight_beside);
+    d->base.info.products = d->w8a8 ? 8 : 16;
+    d->base.info.integers = d->w8a8 && config->integers && calls.integers_bytes != NULL;
     status = take_memory(d, config);
     if (status == WEFT_E_NO_MEMORY)
       (void)weft_fail(error, status,

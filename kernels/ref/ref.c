@@ -91,7 +91,8 @@ weft_status ref_device_open(const weft_device_config *config, weft_device **out,
   device->info.backend = "ref";
   device->info.index = config->index;
   device->info.isa = "portable";
-  device->info.products = config->products == 8 ? 8 : 32;
+  device->info.has_eight_beside = true;
+  device->info.products = device_takes_eight(config, true) ? 8 : 32;
   device->info.n_threads = 1;
   host_describe(device, config);
   weft_status status = host_share_open(device, config, error);

@@ -133,6 +133,7 @@ static answer *ask_all(const char *path, const char *backend, const subject *s) 
   weft_open_options options = {.models = &path,
                                .n_models = 1,
                                .backend = backend,
+                               .precision = strcmp(backend, "cuda") == 0 ? "exact" : NULL,
                                .kv_bytes = 256 << 20,
                                .context = 1280,
                                .running = IN_FLIGHT,

@@ -334,7 +334,9 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                                       : NULL,
                                .split_ratio = v->ratio,
                                .no_peer_access = v->no_peer,
-                               .precision = eight ? "fast" : NULL,
+                               .precision = eight                             ? "fast"
+                                            : strcmp(v->backend, "cuda") == 0 ? "exact"
+                                                                              : NULL,
                                .quiet = true};
   return weft_open(&options, &rt, error, n_error) == 0 ? rt : NULL;
 }

@@ -157,13 +157,56 @@ static void test_precision(void **state) {
   assert_int_equal(bits, 8);
   options.precision = "half";
   assert_int_not_equal(weft_open(&options, &rt, error, sizeof error), 0);
-  assert_string_equal(error, "--precision: 'half' must be exact or fast");
+  assert_string_equal(error, "--precision: 'half' must be auto, exact or fast");
   options.precision = "exact";
   assert_int_not_equal(weft_open(&options, &rt, error, sizeof error), 0);
   assert_string_equal(error, "backend 'cpu' multiplies quantised weights in 8 bits, not in 16; leave out --precision");
   options.precision = "fast";
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
   weft_close(rt);
+}
+
+/* What --precision auto chooses, by backend and files alone, and that the plan says so. */
+static void test_auto(void **state) {
+  static const char *demo_8[] = {WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"};    /* Q8_0 */
+  static const char *demo_5[] = {WEFT_SOURCE_DIR "/model/demo/weft-demo-ar.gguf"}; /* Q5_0 */
+  static const char *both[] = {WEFT_SOURCE_DIR "/model/demo/weft-demo-ar.gguf",
+                               WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"};
+  static const struct {
+    const char *backend, *precision;
+    const char *const *models;
+    uint32_t n_models;
+    const char *bits, *line;
+  } table[] = {
+      {"ref", NULL, demo_5, 1, "products of 32 bits",
+       "precision that of backend 'ref', by which the others are judged\n"},
+      {"ref", "auto", demo_5, 1, "products of 8 bits",
+       "precision fast, chosen by auto: in weft-demo-ar.gguf 99 % of the weights are in types of 4 to 6 bits, and "
+       "norms "
+       "have no outliers (spread 2.1)\n"},
+      {"ref", "auto", demo_8, 1, "products of 32 bits",
+       "precision exact, chosen by auto: in weft-demo.gguf 0 % of the weights are in types of 4 to 6 bits, fewer than "
+       "50 "
+       "%\n"},
+      {"ref", "auto", both, 2, "products of 32 bits", "precision exact, chosen by auto: in weft-demo.gguf 0 % of"},
+      {"ref", "fast", demo_8, 1, "products of 8 bits", "precision fast, as --precision says\n"},
+      {"cpu", NULL, demo_8, 1, "products of 8 bits", "precision fast, the only one of backend 'cpu'\n"},
+      {"cpu", "auto", demo_5, 1, "products of 8 bits", "precision fast, the only one of backend 'cpu'\n"},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    weft_open_options options = demo(NULL);
+    weft_runtime *rt;
+    char error[512] = "";
+    options.backend = table[i].backend;
+    options.precision = table[i].precision;
+    options.models = table[i].models;
+    options.n_models = table[i].n_models;
+    if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("row %zu: %s", i, error);
+    check_words(weft_plan(rt), &table[i].bits, 1);
+    check_words(weft_plan(rt), &table[i].line, 1);
+    weft_close(rt);
+  }
 }
 
 /* Integers of weights are kept where each device has room for its part of them beside weights and pages. */
@@ -253,16 +296,17 @@ typedef struct said {
   uint32_t n;
 } said;
 
-static void ask(weft_runtime *rt, bool canvas, bool no_self_conditioning, said *out) {
+static void ask_for(weft_runtime *rt, const char *prompt, uint32_t n_tokens, bool canvas, bool no_self_conditioning,
+                    said *out) {
   weft_generate_params p;
   weft_generation *g = NULL;
   weft_delta d;
   char error[512] = "";
   weft_generate_defaults(&p);
   p.mode = canvas ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
-  p.prompt.text = "The soft ball is behind the blue boat";
+  p.prompt.text = prompt;
   p.prompt.n_text = strlen(p.prompt.text);
-  p.max_tokens = 24;
+  p.max_tokens = n_tokens;
   p.ignore_eos = p.has_seed = true;
   p.sampling.seed = 7;
   p.entropy_bound.no_self_conditioning = no_self_conditioning;
@@ -276,6 +320,45 @@ static void ask(weft_runtime *rt, bool canvas, bool no_self_conditioning, said *
   } while (d.kind != WEFT_DELTA_END);
   assert_string_equal(d.finish, "length");
   weft_generation_free(g);
+}
+
+static void ask(weft_runtime *rt, bool canvas, bool no_self_conditioning, said *out) {
+  ask_for(rt, "The soft ball is behind the blue boat", 24, canvas, no_self_conditioning, out);
+}
+
+/* Starts that differ in room, rows and devices, and replicas, give the same tokens under auto, those of fast. */
+static void test_auto_twice(void **state) {
+  static const char *models[] = {WEFT_SOURCE_DIR "/model/demo/weft-demo-ar.gguf"};
+  static const struct {
+    const char *precision, *devices, *split, *mib;
+    uint64_t kv;
+    uint32_t rows;
+  } starts[] = {{"fast", NULL, NULL, NULL, 4 << 20, 64},
+                {"auto", NULL, NULL, NULL, 4 << 20, 64},
+                {"auto", NULL, NULL, "64", 1 << 20, 32},
+                {"auto", "0,1", "replicas", NULL, 2 << 20, 64},
+                {"auto", "0,1", "layer", NULL, 2 << 20, 48}};
+  said wanted = {{0}, 0};
+  (void)state;
+  for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+    weft_open_options options = demo(starts[i].devices);
+    weft_runtime *rt;
+    char error[512] = "";
+    options.models = models;
+    options.backend = "ref";
+    options.precision = starts[i].precision;
+    options.split = starts[i].split;
+    options.device_mib = starts[i].mib;
+    options.kv_bytes = starts[i].kv;
+    options.rows = starts[i].rows;
+    if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("start %zu: %s", i, error);
+    said got = {{0}, 0};
+    ask_for(rt, "58", 4, false, false, &got);
+    assert_int_equal(got.n, 4);
+    if (i == 0) wanted = got;
+    assert_memory_equal(&got, &wanted, sizeof wanted);
+    weft_close(rt);
+  }
 }
 
 static uint32_t count_of(const char *text, const char *word) {
@@ -408,6 +491,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused),
                                      cmocka_unit_test(test_what_is_said),
                                      cmocka_unit_test(test_precision),
+                                     cmocka_unit_test(test_auto),
+                                     cmocka_unit_test(test_auto_twice),
                                      cmocka_unit_test(test_integers_where_there_is_room),
                                      cmocka_unit_test(test_links),
                                      cmocka_unit_test(test_switches),

@@ -47,7 +47,7 @@ static void options_of_the_command_line(void **state) {
   }
   const char *half[] = {"--precision", "half"}, *products[] = {"--products=8"}, *seed[] = {"--diffusion-seed", "1"};
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, half, &error), WEFT_E_INVALID);
-  assert_string_equal(error.text, "--precision: 'half' must be exact or fast");
+  assert_string_equal(error.text, "--precision: 'half' must be auto, exact or fast");
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 1, products, &error), WEFT_E_INVALID);
   assert_string_equal(error.text, "instead of --products say --precision exact (16 bits) or --precision fast (8 bits)");
   assert_int_equal(parse(&c, WEFT_CMD_GENERATE, 2, seed, &error), WEFT_E_INVALID);
