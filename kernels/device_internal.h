@@ -187,8 +187,8 @@ void host_budget_give(weft_device *device, uint64_t n_bytes);
   .head_rows_scratch = own##_head_rows_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,             \
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
   .numerics = own##_numerics, .family = own##_family, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch,   \
-  .classes = own##_classes, .move = ref_move, .delta_rows = ref_delta_rows, .delta_rule = ref_delta_rule,           \
-  .delta_rule_scratch = ref_delta_rule_scratch
+  .classes = own##_classes, .move = ref_move, .delta_rows = own##_delta_rows, .delta_rule = own##_delta_rule,       \
+  .delta_rule_scratch = own##_delta_rule_scratch
 /* Sets the bound, and fills in what holds for host memory, total and free bytes, and the processor's name. */
 void host_describe(weft_device *device, const weft_device_config *config);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of

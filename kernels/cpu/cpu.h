@@ -37,7 +37,7 @@ static inline cpu_isa cpu_get_isa(const weft_device *device) {
   return ((const cpu_device *)(const void *)device)->isa;
 }
 
-/* ---- rows: embed.c, norm.c, qkv.c, attention.c, gate.c, route.c, soft.c ---- */
+/* ---- rows: embed.c, norm.c, qkv.c, attention.c, gate.c, route.c, soft.c, delta.c ---- */
 weft_status cpu_embed(weft_device *device, const weft_embed_args *args);
 weft_status cpu_norm(weft_device *device, const weft_norm_args *args);
 weft_status cpu_qkv(weft_device *device, const weft_qkv_args *args);
@@ -48,6 +48,10 @@ weft_status cpu_route(weft_device *device, const weft_route_args *args);
 uint64_t cpu_route_scratch(weft_device *device, const weft_route_args *args);
 weft_status cpu_soft(weft_device *device, const weft_soft_args *args);
 uint64_t cpu_soft_scratch(weft_device *device, const weft_soft_args *args);
+
+weft_status cpu_delta_rows(weft_device *device, const weft_delta_rows_args *args);
+weft_status cpu_delta_rule(weft_device *device, const weft_delta_rule_args *args);
+uint64_t cpu_delta_rule_scratch(weft_device *device, const weft_delta_rule_args *args);
 
 /* ---- products: matmul*.c, experts*.c, head*.c ---- */
 weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args);

@@ -4,46 +4,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/delta_host.h"
 #include "kernels/ref/ref.h"
-
-/* ---- rows ---- */
-
-static uint64_t element_bytes(const weft_delta_view *view) {
-  return view->type == WEFT_TYPE_F32 ? 4 : 2;
-}
-
-/* n elements of a row, from element `first` on, as floats. */
-static void load_some(const weft_delta_view *view, const uint8_t *row, uint64_t first, uint32_t n, float *out) {
-  weft_kv_row_load(view->type, row + first * element_bytes(view), n, out);
-}
-
-static void store_some(const weft_delta_view *view, const float *x, uint64_t first, uint32_t n, uint8_t *row) {
-  weft_kv_row_store(view->type, x, n, row + first * element_bytes(view));
-}
-
-/* The decays of a row: one float for each value head. */
-static uint8_t *find_decays(const weft_delta_view *view, uint8_t *row) {
-  return row + weft_delta_elements(view) * element_bytes(view);
-}
-
-static float load_decay(const weft_delta_view *view, uint8_t *row, uint32_t head) {
-  float g;
-  memcpy(&g, find_decays(view, row) + head * sizeof g, sizeof g);
-  return g;
-}
-
-/* The inputs of the convolution at a position before or in the segment, which are stored by now. */
-static void load_inputs(const weft_delta_view *view, const weft_delta_segment *segment, int64_t position, float *out) {
-  uint32_t n = weft_delta_channels(view), border = segment->kv_len / view->every * view->every;
-  if (position < 0) {
-    memset(out, 0, n * sizeof *out);
-  } else if (position < border) {
-    const float *tail = weft_delta_unit(&view->tail, segment->state, 0);
-    memcpy(out, tail + (uint64_t)(position + WEFT_DELTA_TAPS - 1 - border) * n, n * sizeof *out);
-  } else {
-    load_some(view, weft_delta_row(view, segment->table, (uint32_t)position), 0, n, out);
-  }
-}
 
 /* ---- delta_rows ---- */
 
@@ -59,7 +21,7 @@ static void convolve_inputs(const weft_delta_rows_args *args, const weft_delta_s
   uint32_t n = weft_delta_channels(&args->view);
   memset(y, 0, n * sizeof *y);
   for (uint32_t j = 0; j < WEFT_DELTA_TAPS; j++) {
-    load_inputs(&args->view, segment, (int64_t)position + j - (WEFT_DELTA_TAPS - 1), inputs);
+    delta_load_inputs(&args->view, segment, (int64_t)position + j - (WEFT_DELTA_TAPS - 1), inputs);
     for (uint32_t c = 0; c < n; c++) y[c] += (double)args->conv[c * WEFT_DELTA_TAPS + j] * (double)inputs[c];
   }
   for (uint32_t c = 0; c < n; c++) y[c] /= 1.0 + exp(-y[c]);
@@ -70,7 +32,7 @@ static void make_gates(const weft_delta_rows_args *args, uint64_t r, uint8_t *ro
     double x = (double)args->alpha[r * args->alpha_stride + h] + (double)args->dt[h];
     float g = (float)((double)args->a[h] * (x > 20.0 ? x : log1p(exp(x))));
     float *beta = &args->beta[r * args->beta_stride + h];
-    memcpy(find_decays(&args->view, row) + h * sizeof g, &g, sizeof g);
+    memcpy(delta_decays(&args->view, row) + h * sizeof g, &g, sizeof g);
     *beta = (float)(1.0 / (1.0 + exp(-(double)*beta)));
   }
 }
@@ -83,12 +45,12 @@ static void make_row(const weft_delta_rows_args *args, const weft_delta_segment 
   uint8_t *row = weft_delta_row(view, segment->table, position);
   double *y = work + n;
   float head[WEFT_DELTA_DIM_MAX];
-  store_some(view, args->x + r * args->x_stride, 0, n, row);
+  delta_store(view, args->x + r * args->x_stride, 0, n, row);
   convolve_inputs(args, segment, position, (float *)(void *)work, y);
   for (uint32_t h = 0; h < view->n_k_heads; h++) {
     norm_length(y + h * dim, dim, 1.0 / sqrt((double)dim), args->q + r * args->q_stride + h * dim);
     norm_length(y + (view->n_k_heads + h) * dim, dim, 1.0, head);
-    store_some(view, head, n + h * dim, dim, row);
+    delta_store(view, head, n + h * dim, dim, row);
   }
   const double *values = y + 2 * view->n_k_heads * dim;
   for (uint32_t c = 0; c < view->n_v_heads * dim; c++) args->v[r * args->v_stride + c] = (float)values[c];
@@ -118,24 +80,14 @@ typedef struct delta_head {
   float total[WEFT_DELTA_EVERY_MAX]; /* G of each of them */
 } delta_head;
 
-static uint64_t key_at(const delta_head *d) {
-  const weft_delta_view *view = &d->args->view;
-  return weft_delta_channels(view) + (uint64_t)(d->head % view->n_k_heads) * view->dim;
-}
-
-static uint64_t u_at(const delta_head *d) {
-  const weft_delta_view *view = &d->args->view;
-  return weft_delta_channels(view) + (uint64_t)(view->n_k_heads + d->head) * view->dim;
-}
-
 /* Reads what the row of a position has stored; its u only where `has_u`. */
 static void read_position(delta_head *d, uint32_t i, bool has_u) {
   const weft_delta_view *view = &d->args->view;
   uint8_t *row = weft_delta_row(view, d->segment->table, d->border + i);
   float before = i == 0 ? 0.0f : d->total[i - 1];
-  load_some(view, row, key_at(d), view->dim, d->key + (uint64_t)i * view->dim);
-  if (has_u) load_some(view, row, u_at(d), view->dim, d->u + (uint64_t)i * view->dim);
-  d->total[i] = before + load_decay(view, row, d->head);
+  delta_load(view, row, delta_key_at(view, d->head), view->dim, d->key + (uint64_t)i * view->dim);
+  if (has_u) delta_load(view, row, delta_u_at(view, d->head), view->dim, d->u + (uint64_t)i * view->dim);
+  d->total[i] = before + delta_decay(view, row, d->head);
 }
 
 /* out = e^(G_t) S^T x + sum over i < n of e^(G_t - G_i) (k_i . x) u_i */
@@ -163,8 +115,8 @@ static void compute_row(delta_head *d, uint32_t t, uint64_t r) {
   read_out(d, t, t, d->key + (uint64_t)t * dim, o);
   const float *v = args->v + r * args->v_stride + h * dim, *z = args->z + r * args->z_stride + h * dim;
   for (uint32_t j = 0; j < dim; j++) u[j] = (float)(beta * ((double)v[j] - o[j]));
-  store_some(view, u, u_at(d), dim, row);
-  load_some(view, row, u_at(d), dim, u);
+  delta_store(view, u, delta_u_at(view, d->head), dim, row);
+  delta_load(view, row, delta_u_at(view, d->head), dim, u);
   read_out(d, t, t + 1, args->q + r * args->q_stride + h % view->n_k_heads * dim, o);
   for (uint32_t j = 0; j < dim; j++) sum += o[j] * o[j];
   double factor = 1.0 / sqrt(sum / dim + (double)args->eps);
@@ -191,25 +143,6 @@ static void cross_border(delta_head *d) {
   d->border += n;
 }
 
-/* The write of segment s at a position, NULL where there is none. */
-static const weft_delta_write *find_write(const weft_delta_rule_args *args, uint32_t s, uint32_t position) {
-  for (uint32_t i = 0; i < args->n_writes; i++)
-    if (args->write[i].segment == s && args->write[i].position == position) return &args->write[i];
-  return NULL;
-}
-
-/* Head 0 writes the tail, too. inputs: scratch of channels floats. */
-static void write_state(const delta_head *d, const weft_delta_write *write, float *inputs) {
-  const weft_delta_view *view = &d->args->view;
-  uint32_t n = weft_delta_channels(view);
-  if (write == NULL) return;
-  memcpy(weft_delta_unit(&view->state, write->pages, d->head), d->state, (size_t)view->dim * view->dim * sizeof(float));
-  for (uint32_t j = 0; d->head == 0 && j < WEFT_DELTA_TAPS - 1; j++) {
-    load_inputs(view, d->segment, (int64_t)d->border + j - (WEFT_DELTA_TAPS - 1), inputs);
-    memcpy(weft_delta_unit(&view->tail, write->pages, 0) + (uint64_t)j * n, inputs, n * sizeof *inputs);
-  }
-}
-
 static void compute_head(delta_head *d, uint32_t s, float *inputs) {
   const weft_delta_view *view = &d->args->view;
   const weft_delta_segment *segment = d->segment;
@@ -225,7 +158,7 @@ static void compute_head(delta_head *d, uint32_t s, float *inputs) {
     compute_row(d, position - d->border, (uint64_t)segment->first_row + i);
     if ((position + 1) % view->every != 0) continue;
     cross_border(d);
-    write_state(d, find_write(d->args, s, position + 1), inputs);
+    delta_write_state(d->args, segment, delta_find_write(d->args, s, position + 1), d->head, d->state, inputs);
   }
 }
 
