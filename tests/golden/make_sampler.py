@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Makes sampler/injected.{txt,f32} and sampler/generate.{txt,f32}.
+"""Makes sampler/injected.{txt,f32} and sampler/generate.{txt,q24}.
 
     python make_sampler.py
 
@@ -19,6 +19,7 @@ from transformers.models.diffusion_gemma import generation_diffusion_gemma as ge
 from transformers.models.diffusion_gemma.modeling_diffusion_gemma import (
     DiffusionGemmaBlockDiffusionOutputWithPast as Output)
 
+import golden_floats
 import tiny_configs
 import tiny_models
 
@@ -189,8 +190,13 @@ class Writer:
         add(f"stop {int(s['stop'])}")
 
     def save(self):
-        with open(self.base + ".f32", "wb") as f:
-            f.write(b"".join(self.parts))
+        if self.base.endswith("generate"):  # those of `injected` have ties, which only whole floats keep
+            ends = np.cumsum([len(x) // 4 for x in self.parts]).tolist()
+            golden_floats.write(self.base, np.frombuffer(b"".join(self.parts), "<f4"),
+                                [(end - len(x) // 4, len(x) // 4) for x, end in zip(self.parts, ends)])
+        else:
+            with open(self.base + ".f32", "wb") as f:
+                f.write(b"".join(self.parts))
         with open(self.base + ".txt", "w", encoding="ascii") as f:
             f.write("\n".join([self.lines[0], f"n_floats {self.count}"] + self.lines[1:]) + "\n")
 
