@@ -161,6 +161,8 @@ static uint64_t longest_bytes(const weft_served_model *m, uint32_t rows) {
   for (uint32_t g = 0; g < m->layout.n_groups; g++) {
     const weft_layer_group *group = &m->layout.group[g];
     uint64_t tokens = (uint64_t)m->context + rows;
+    n_pages += 3ull * group->state_pages; /* as weft_pager_pages_for counts them */
+    if (group->state_pages > 0) continue;
     uint64_t kept = group->window == 0 ? tokens : (uint64_t)group->window + rows + group->block_tokens;
     n_pages += (kept < tokens ? kept : tokens) / group->block_tokens + 2;
   }
@@ -371,8 +373,12 @@ static void write_plan(weft_runtime *rt) {
       const weft_layer_group *group = &m->layout.group[g];
       weft_text_printf(t, "  group %u  %u layers, ", g, group->n_layers);
       weft_kv_group_print(&m->layout, g, t);
-      weft_text_printf(t, ", blocks of %u tokens, %s", group->block_tokens,
-                       group->window == 0 ? "keeps all" : "keeps a window");
+      if (group->state_pages > 0)
+        weft_text_printf(t, ", %.2f MiB for each sequence, and as much for each snapshot",
+                         mib_of(weft_kv_state_bytes(&info->kv)));
+      else
+        weft_text_printf(t, ", blocks of %u tokens, %s", group->block_tokens,
+                         group->window == 0 ? "keeps all" : "keeps a window");
       if (group->window > 0) weft_text_printf(t, " of %u", group->window);
       weft_text_printf(t, "\n");
     }

@@ -189,7 +189,8 @@ static void text_groups(const inspect_report *r, weft_text *out) {
     weft_text_printf(out, "    group %-2" PRIu32 " %3" PRIu32 " layers x %3" PRIu32 " tokens, ", g, group->n_layers,
                      group->block_tokens);
     weft_kv_group_print(&r->layout, g, out);
-    weft_text_printf(out, ", window %" PRIu32 "\n", group->window);
+    if (group->state_pages == 0) weft_text_printf(out, ", window %" PRIu32, group->window);
+    weft_text_puts(out, "\n");
   }
 }
 
@@ -232,6 +233,11 @@ static void text_memory(const inspect_report *r, weft_text *out) {
   put_bytes(out, weft_kv_bytes_per_token(&r->geometry, false));
   weft_text_puts(out, ", once windows are full ");
   put_bytes(out, weft_kv_bytes_per_token(&r->geometry, true));
+  if (weft_kv_state_bytes(&r->geometry) > 0) {
+    weft_text_puts(out, "\n  state of one sequence        ");
+    put_bytes(out, weft_kv_state_bytes(&r->geometry));
+    weft_text_puts(out, ", and as much for each snapshot");
+  }
   text_groups(r, out);
   text_contexts(r, out);
 }
@@ -328,20 +334,21 @@ static void json_model(const inspect_report *r, weft_text *out) {
                    ", \"experts_used\": %" PRIu32 ", \"canvas\": %" PRIu32 "},\n",
                    h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length, h->n_experts, h->n_experts_used,
                    h->canvas_length);
-  weft_text_printf(
-      out,
-      "  \"kv\": {\"type\": \"%s\", \"bytes_per_token\": %" PRIu64 ", \"bytes_per_token_windows_full\": %" PRIu64
-      ", \"page_bytes\": %" PRIu64 ", \"padding\": %.6f, \"groups\": [",
-      weft_type_name_of_id((int32_t)r->geometry.set[0].rows.type), weft_kv_bytes_per_token(&r->geometry, false),
-      weft_kv_bytes_per_token(&r->geometry, true), r->layout.page_bytes, r->layout.padding);
+  weft_text_printf(out,
+                   "  \"kv\": {\"type\": \"%s\", \"bytes_per_token\": %" PRIu64
+                   ", \"bytes_per_token_windows_full\": %" PRIu64 ", \"state_bytes\": %" PRIu64
+                   ", \"page_bytes\": %" PRIu64 ", \"padding\": %.6f, \"groups\": [",
+                   weft_type_name_of_id((int32_t)r->geometry.set[0].rows.type),
+                   weft_kv_bytes_per_token(&r->geometry, false), weft_kv_bytes_per_token(&r->geometry, true),
+                   weft_kv_state_bytes(&r->geometry), r->layout.page_bytes, r->layout.padding);
   for (uint32_t g = 0; g < r->layout.n_groups; g++) {
     const weft_layer_group *group = &r->layout.group[g];
     const weft_kv_rows *rows = weft_kv_group_rows(&r->layout, g);
     weft_text_printf(out,
                      "%s{\"layers\": %" PRIu32 ", \"block_tokens\": %" PRIu32 ", \"window\": %" PRIu32
-                     ", \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32 "}",
+                     ", \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32 ", \"state_pages\": %" PRIu32 "}",
                      g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window, rows->n_kv_heads,
-                     rows->head_dim);
+                     rows->head_dim, group->state_pages);
   }
   weft_text_puts(out, "]},\n");
 }

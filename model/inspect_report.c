@@ -51,28 +51,31 @@ static void count_types(inspect_report *r) {
 
 /* ---- keys and values ---- */
 
+static bool are_same_rows(const weft_kv_rows *a, const weft_kv_rows *b) {
+  return a->type == b->type && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+         a->values_are_keys == b->values_are_keys;
+}
+
 static void count_layers(inspect_report *r) {
-  for (uint32_t l = 0; l < r->geometry.n_sets; l++) {
-    const weft_kv_set *set = &r->geometry.set[l];
-    const inspect_layers own = {1, set->rows.n_kv_heads, set->rows.head_dim, set->window};
+  for (uint32_t s = 0; s < r->geometry.n_sets; s++) {
+    const weft_kv_set *set = &r->geometry.set[s];
     uint32_t at = 0;
-    if (set->keys_of != 0) continue;
-    while (at < r->n_layers && (r->layers[at].n_kv_heads != own.n_kv_heads || r->layers[at].head_dim != own.head_dim ||
-                                r->layers[at].window != own.window))
+    if (set->keys_of != 0 || set->state.n_units > 0) continue;
+    while (at < r->n_layers && (!are_same_rows(&r->layers[at].rows, &set->rows) || r->layers[at].window != set->window))
       at += 1;
-    if (at == r->n_layers) r->layers[r->n_layers++] = (inspect_layers){0, own.n_kv_heads, own.head_dim, own.window};
+    if (at == r->n_layers) r->layers[r->n_layers++] = (inspect_layers){0, set->window, set->rows};
     r->layers[at].n_layers += 1;
   }
 }
 
 uint64_t inspect_layers_bytes(const inspect_report *r, const inspect_layers *layers, uint64_t n_tokens) {
   uint64_t kept = layers->window > 0 && layers->window < n_tokens ? layers->window : n_tokens;
-  uint64_t row = weft_type_row_bytes(r->geometry.set[0].rows.type, (uint64_t)layers->n_kv_heads * layers->head_dim);
-  return kept * layers->n_layers * 2 * row;
+  (void)r;
+  return kept * layers->n_layers * weft_kv_rows_bytes(&layers->rows, layers->rows.positions) / layers->rows.positions;
 }
 
 uint64_t inspect_sequence_bytes(const inspect_report *r, uint64_t n_tokens) {
-  uint64_t n = 0;
+  uint64_t n = weft_kv_state_bytes(&r->geometry);
   for (uint32_t i = 0; i < r->n_layers; i++) n += inspect_layers_bytes(r, &r->layers[i], n_tokens);
   return n;
 }

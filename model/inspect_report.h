@@ -17,7 +17,8 @@ typedef struct inspect_type {
 
 /* Layers whose keys and values have one shape and are kept for the same window. */
 typedef struct inspect_layers {
-  uint32_t n_layers, n_kv_heads, head_dim, window;
+  uint32_t n_layers, window;
+  weft_kv_rows rows;
 } inspect_layers;
 
 typedef struct inspect_report {
@@ -47,7 +48,7 @@ void inspect_report_close(inspect_report *report); /* NULL is fine */
 
 /* Bytes of the keys and values that these layers keep of a sequence of n_tokens: with a window, only what is in it. */
 uint64_t inspect_layers_bytes(const inspect_report *report, const inspect_layers *layers, uint64_t n_tokens);
-/* The same for all layers. */
+/* The same for all layers, and a state where the model has states. */
 uint64_t inspect_sequence_bytes(const inspect_report *report, uint64_t n_tokens);
 /* The i-th length for which the report shows memory: 1024, 4096, 8192 and so on, doubling below the model's context,
  * then the context itself. 0: no more. */

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "kernels/delta.h"
 
 enum { CLASSES_MAX = 16, KINDS_MAX = 8, BLOCK_MOST = 128, PAGE_BYTES_MAX = 16 << 20, GRAIN = 32 };
 
@@ -463,13 +464,10 @@ static void place_states(const weft_kv_geometry *geometry, uint32_t every, weft_
 
 weft_kv_unit weft_kv_state_unit(const weft_kv_layout *layout, uint32_t set, uint32_t unit) {
   const weft_kv_place *place = &layout->place[set];
-  uint64_t bytes = place->state.unit_bytes, page_bytes = layout->part_bytes[place->part];
-  uint64_t page = place->offset / page_bytes, offset = place->offset % page_bytes;
-  uint64_t n_first = (page_bytes - offset) / bytes,
-           n_page = page_bytes / bytes; /* units of the first page, of others */
-  if (unit < n_first) return (weft_kv_unit){.page = (uint32_t)page, .offset = offset + unit * bytes};
-  return (weft_kv_unit){.page = (uint32_t)(page + 1 + (unit - n_first) / n_page),
-                        .offset = (unit - n_first) % n_page * bytes};
+  const weft_run_view view = {
+      .page_bytes = layout->part_bytes[place->part], .offset = place->offset, .unit_bytes = place->state.unit_bytes};
+  weft_run_place at = weft_run_unit(&view, unit);
+  return (weft_kv_unit){.page = at.page, .offset = at.offset};
 }
 
 static void fill_layout(const weft_kv_geometry *geometry, const model_classes *classes, const cut *cuts,

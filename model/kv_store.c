@@ -168,3 +168,14 @@ weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout
       .head_dim = place->rows.head_dim,
   };
 }
+
+weft_run_view weft_kv_store_run(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set,
+                                uint32_t shard) {
+  const weft_kv_place *place = &layout->place[set];
+  const weft_kv_part *part = &store->part[place->part + shard];
+  WEFT_CHECK(place->state.n_units > 0);
+  return (weft_run_view){.base = part->base,
+                         .page_bytes = part->page_bytes,
+                         .offset = place->offset,
+                         .unit_bytes = place->state.unit_bytes};
+}

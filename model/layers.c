@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "model/layers.h"
 
-#include "base/check.h"
+#include "model/layers_args.h"
 
-static weft_matmul_args matmul_args(const model_part *part, const float *x, uint32_t n_rows, uint32_t n_weights,
-                                    const weft_weight *const *weight, float *const *y) {
+weft_matmul_args layers_product_of(const model_part *part, const float *x, uint32_t n_rows, uint32_t n_weights,
+                                   const weft_weight *const *weight, float *const *y) {
   weft_matmul_args args = {
       .x = x,
       .n_rows = n_rows,
@@ -28,7 +28,7 @@ static weft_status multiply_rows(model_step *step, const weft_matmul_args *args)
 
 weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                           const weft_weight *const *weight, float *const *y) {
-  const weft_matmul_args args = matmul_args(step->part, x, n_rows, n_weights, weight, y);
+  const weft_matmul_args args = layers_product_of(step->part, x, n_rows, n_weights, weight, y);
   return multiply_rows(step, &args);
 }
 
@@ -140,18 +140,30 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
   return weft_norm(step->part->device, &norm);
 }
 
-/* The weights that read a layer's input. */
-static uint32_t qkv_weights(const model_step *step, uint32_t l, const weft_weight **weight) {
-  const model_layer *layer = &step->model->layers[l];
-  weight[0] = &layer->q;
-  weight[1] = &layer->k;
-  weight[2] = &layer->v;
-  return step->model->hyper.keys_of[l] != 0 ? 1 : layer->v.data != NULL ? 3 : 2;
+uint32_t layers_inputs_of(const weft_model *model, const model_part *part, uint32_t l, const weft_weight **weight,
+                          float **y) {
+  const model_layer *layer = &model->layers[l];
+  const model_scratch *s = &part->scratch;
+  bool delta = model->hyper.delta.layer[l], keys = !delta && model->hyper.keys_of[l] == 0;
+  const struct {
+    const weft_weight *weight;
+    float *y;
+    bool is_read;
+  } all[] = {{&layer->q, s->q, true},        {&layer->k, s->k, keys},          {&layer->v, s->v, keys},
+             {&layer->out_gate, s->z, true}, {&layer->alpha, s->alpha, delta}, {&layer->beta, s->beta, delta}};
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) {
+    if (!all[i].is_read || all[i].weight->data == NULL) continue;
+    weight[n] = all[i].weight;
+    y[n++] = all[i].y;
+  }
+  return n;
 }
 
-static weft_rows_form qkv_form(const model_step *step, uint32_t l) {
-  const weft_weight *weight[3];
-  uint32_t n_weights = qkv_weights(step, l, weight);
+static weft_rows_form input_form(const model_step *step, uint32_t l) {
+  const weft_weight *weight[LAYERS_INPUTS_MAX];
+  float *y[LAYERS_INPUTS_MAX];
+  uint32_t n_weights = layers_inputs_of(step->model, step->part, l, weight, y);
   return layers_form(step, WEFT_ROWS_TO_MATMUL, step->n_rows, n_weights, weight);
 }
 
@@ -160,7 +172,7 @@ void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   bool is_last = l + 1 == model->hyper.n_layers, is_unread = model->shard > 0 && step->args->share == NULL;
   if (is_last && is_unread && !step->owns_part) return;   /* shard 0 gives the hidden rows out */
   if (!is_last && l + 1 == step->part->end_layer) return; /* the next part makes it */
-  step->h_form = is_last || step->owns_part ? WEFT_ROWS_F32 : qkv_form(step, l + 1);
+  step->h_form = is_last || step->owns_part ? WEFT_ROWS_F32 : input_form(step, l + 1);
   step->h_is_part = step->owns_part;
   norm->then_form[norm->n_then] = step->h_form;
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
@@ -184,18 +196,26 @@ static weft_status add_bias(model_step *step, float *y, uint64_t n_cols, const f
   return weft_norm(step->part->device, &args);
 }
 
-static weft_status project_qkv(model_step *step, uint32_t l) {
-  const model_layer *layer = &step->model->layers[l];
-  model_scratch *s = &step->part->scratch;
-  const weft_weight *weight[3];
-  float *const y[3] = {s->q, s->k, s->v};
-  bool own_keys = step->model->hyper.keys_of[l] == 0;
-  uint32_t n_weights = qkv_weights(step, l, weight);
-  weft_matmul_args args = matmul_args(step->part, step->h, step->n_rows, n_weights, weight, y);
-  args.x_form = step->h_form;
+weft_status layers_project(model_step *step, uint32_t l) {
+  const weft_weight *weight[LAYERS_INPUTS_MAX];
+  float *y[LAYERS_INPUTS_MAX];
+  uint32_t n_weights = layers_inputs_of(step->model, step->part, l, weight, y);
   weft_status status = step->h_is_part ? layers_gather(step, step->h) : WEFT_OK;
   step->h_is_part = false;
-  if (status == WEFT_OK) status = multiply_rows(step, &args);
+  for (uint32_t first = 0; first < n_weights && status == WEFT_OK; first += WEFT_MATMUL_MAX) {
+    uint32_t n = n_weights - first < WEFT_MATMUL_MAX ? n_weights - first : WEFT_MATMUL_MAX;
+    weft_matmul_args args = layers_product_of(step->part, step->h, step->n_rows, n, weight + first, y + first);
+    args.x_form = step->h_form;
+    status = multiply_rows(step, &args);
+  }
+  return status;
+}
+
+static weft_status project_qkv(model_step *step, uint32_t l) {
+  const model_layer *layer = &step->model->layers[l];
+  const model_scratch *s = &step->part->scratch;
+  bool own_keys = step->model->hyper.keys_of[l] == 0;
+  weft_status status = layers_project(step, l);
   if (status == WEFT_OK) status = add_bias(step, s->q, layer->q.n_out, layer->q_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->k, layer->k.n_out, layer->k_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->v, layer->v.n_out, layer->v_bias);
@@ -221,7 +241,7 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
       .k_norm = layer->k_norm,
       .inv_freq = hyper->window[l] > 0 ? step->part->inv_freq_window : step->part->inv_freq,
       .position = step->part->arrays.position,
-      .slot = step->part->arrays.kv_slot[step->args->layout->place[l].group],
+      .slot = step->part->arrays.kv_slot[step->args->layout->place[model->first_set[l]].group],
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
@@ -278,7 +298,7 @@ static void narrow_segments(const weft_forward_args *args, weft_attention_segmen
 static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) {
   const weft_batch *batch = step->args->batch;
   weft_attention_segment *out = step->part->segments;
-  uint32_t group = step->args->layout->place[l].group, n = 0;
+  uint32_t group = step->args->layout->place[step->model->first_set[l]].group, n = 0;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *from = &batch->segment[i];
     out[i] = (weft_attention_segment){
@@ -304,7 +324,7 @@ static weft_rows_form output_form(const model_step *step, const model_layer *lay
   const weft_weight *o = &layer->o;
   uint64_t room = sizeof(float) * (uint64_t)step->n_rows * step->model->hyper.n_hidden;
   weft_rows_form form = layers_form(step, WEFT_ROWS_FROM_ATTENTION, step->n_rows, 1, &o);
-  if (step->model->n_shards > 1) return WEFT_ROWS_F32;
+  if (step->model->n_shards > 1 || layer->out_gate.data != NULL) return WEFT_ROWS_F32;
   return weft_device_rows_bytes(step->part->device, form, step->n_rows, cols) <= room ? form : WEFT_ROWS_F32;
 }
 
@@ -318,7 +338,7 @@ weft_status layers_output(model_step *step, const model_layer *layer, float *y) 
     status = gather_columns(step, step->a, o->n_in / step->model->n_shards, all);
     x = all + (uint64_t)step->own_first * o->n_in;
   }
-  weft_matmul_args args = matmul_args(step->part, x, step->n_own, 1, &o, &y);
+  weft_matmul_args args = layers_product_of(step->part, x, step->n_own, 1, &o, &y);
   args.x_form = step->o_form;
   return status == WEFT_OK ? multiply_rows(step, &args) : status;
 }
@@ -374,14 +394,13 @@ static bool is_every_row(const weft_forward_args *args, uint32_t n_rows) {
   return true;
 }
 
-/* From here on only the output rows are computed, in their order. q is free after attention, h
- * after the projections. */
-static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
+/* q is free after attention, h after the projections. */
+weft_status layers_keep_output_rows(model_step *step, uint64_t cols) {
   weft_forward_args *args = step->args;
   if (is_every_row(args, step->n_rows)) return WEFT_OK;
   model_scratch *s = &step->part->scratch;
   weft_status status = step->owns_part ? layers_gather(step, step->x) : WEFT_OK;
-  if (status == WEFT_OK) status = move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
+  if (status == WEFT_OK) status = move_rows(step, s->q, step->a, cols);
   if (status == WEFT_OK) status = move_rows(step, step->h, step->x, model_row_width(step->model));
   float *x = step->x;
   step->x = step->h;
@@ -396,27 +415,45 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   return status;
 }
 
-/* Whether a later layer stores keys. */
-static bool is_last_with_keys(const model_hyper *hyper, uint32_t l) {
+bool layers_end_here(const model_step *step, uint32_t l) {
+  const model_hyper *hyper = &step->model->hyper;
   for (uint32_t i = l + 1; i < hyper->n_layers; i++) {
     if (hyper->keys_of[i] == 0) return false;
   }
-  return true;
+  return step->args->n_output == 0;
+}
+
+/* Attention's result times the sigmoid of its gate, in place. */
+static weft_status gate_heads(model_step *step, const model_layer *layer) {
+  const uint64_t cols = layer->out_gate.n_out;
+  if (layer->out_gate.data == NULL) return WEFT_OK;
+  weft_gate_args args = {.g = step->part->scratch.z,
+                         .u = step->a,
+                         .y = step->a,
+                         .n_rows = step->n_rows,
+                         .n_cols = (uint32_t)cols,
+                         .g_stride = cols,
+                         .u_stride = cols,
+                         .y_stride = cols,
+                         .activation = WEFT_SIGMOID};
+  return weft_gate(step->part->device, &args);
 }
 
 weft_status layers_attention(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
-  weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, l, model->shard);
+  weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, model->first_set[l], model->shard);
   weft_status status = project_qkv(step, l);
   if (status == WEFT_OK) status = store_keys(step, l, &view);
   if (status != WEFT_OK) return status;
-  if (step->args->n_output == 0 && is_last_with_keys(&model->hyper, l)) {
+  if (layers_end_here(step, l)) {
     step->n_rows = 0; /* keys and values were all that was wanted */
     return WEFT_OK;
   }
   status = attend_rows(step, l, &view, is_last);
-  return status == WEFT_OK && is_last ? keep_output_rows(step, view.head_dim) : status;
+  if (status == WEFT_OK) status = gate_heads(step, &model->layers[l]);
+  uint64_t cols = (uint64_t)model->hyper.n_heads * view.head_dim;
+  return status == WEFT_OK && is_last ? layers_keep_output_rows(step, cols) : status;
 }
 
 /* ---- feed-forward ---- */
@@ -437,7 +474,7 @@ static weft_status multiply_gated(model_step *step, const layers_mlp_args *args)
   const model_scratch *s = &step->part->scratch;
   const weft_weight *const weight[2] = {args->gate, args->up};
   float *const y[2] = {s->g, s->u};
-  weft_matmul_args gated = matmul_args(step->part, args->x, args->n_rows, 2, weight, y);
+  weft_matmul_args gated = layers_product_of(step->part, args->x, args->n_rows, 2, weight, y);
   gated.x_form = args->x_form;
   gated.activation = step->model->hyper.activation;
   return multiply_rows(step, &gated);
@@ -447,10 +484,6 @@ weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
   weft_status status = multiply_gated(step, args);
   return status == WEFT_OK ? layers_matmul(step, step->part->scratch.g, args->n_rows, 1, &args->down, &args->out)
                            : status;
-}
-
-static const weft_weight *has_weight(const weft_weight *weight) {
-  return weight->data != NULL ? weight : NULL;
 }
 
 weft_rows_form layers_mlp_form(const model_step *step, uint32_t l) {
@@ -479,14 +512,14 @@ weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_f
 
 /* ---- experts ---- */
 
-static weft_experts_args experts_args(const weft_model *model, const model_part *part, const model_layer *layer) {
+weft_experts_args layers_experts_of(const weft_model *model, const model_part *part, const model_layer *layer) {
   const model_scratch *s = &part->scratch;
   return (weft_experts_args){
       .ids = s->ids,
       .weights = s->weights,
-      .gate_up = has_weight(&layer->gate_up_exps),
-      .gate = has_weight(&layer->gate_exps),
-      .up = has_weight(&layer->up_exps),
+      .gate_up = layers_weight_of(&layer->gate_up_exps),
+      .gate = layers_weight_of(&layer->gate_exps),
+      .up = layers_weight_of(&layer->up_exps),
       .down = &layer->down_exps,
       .first_expert = model_first_expert(model, model->shard),
       .n_experts = model->hyper.n_experts,
@@ -502,8 +535,8 @@ static weft_experts_args experts_args(const weft_model *model, const model_part 
   };
 }
 
-static weft_route_args route_args(const weft_model *model, const model_part *part, const model_layer *layer,
-                                  uint32_t n_rows) {
+weft_route_args layers_route_of(const weft_model *model, const model_part *part, const model_layer *layer,
+                                uint32_t n_rows) {
   const model_scratch *s = &part->scratch;
   return (weft_route_args){
       .router = &layer->router,
@@ -524,7 +557,7 @@ static weft_route_args route_args(const weft_model *model, const model_part *par
 
 /* Chooses the experts of the rows that the shard owns. */
 static weft_status route_rows(model_step *step, const model_layer *layer, const float *x) {
-  weft_route_args args = route_args(step->model, step->part, layer, step->n_own);
+  weft_route_args args = layers_route_of(step->model, step->part, layer, step->n_own);
   uint64_t first = step->own_first;
   args.x = x + first * args.x_stride;
   args.ids += first * args.k;
@@ -533,15 +566,15 @@ static weft_status route_rows(model_step *step, const model_layer *layer, const 
 }
 
 weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer) {
-  const weft_weight *weight[3] = {has_weight(&layer->gate_up_exps), has_weight(&layer->gate_exps),
-                                  has_weight(&layer->up_exps)};
+  const weft_weight *weight[3] = {layers_weight_of(&layer->gate_up_exps), layers_weight_of(&layer->gate_exps),
+                                  layers_weight_of(&layer->up_exps)};
   return step->owns_part ? WEFT_ROWS_F32 : layers_form(step, WEFT_ROWS_TO_EXPERTS, step->n_rows, 3, weight);
 }
 
 static weft_status run_experts(model_step *step, const model_layer *layer, const layers_experts_args *given,
                                const layers_mlp_args *shared) {
   weft_model *model = step->model;
-  weft_experts_args args = experts_args(model, step->part, layer);
+  weft_experts_args args = layers_experts_of(model, step->part, layer);
   args.x = given->x;
   args.x_form = given->x_form;
   args.y = given->out;
@@ -581,183 +614,4 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const lay
   if (status == WEFT_OK) status = run_experts(step, layer, args, step->owns_part ? NULL : shared);
   if (status != WEFT_OK || step->model->n_shards == 1) return status;
   return exchange_arrays(step, step->owns_part ? WEFT_SHARDS_SUM_OWN : WEFT_SHARDS_SUM, &sum, 1);
-}
-
-/* ---- plan ---- */
-
-static void at_least(uint64_t *most, uint64_t n) {
-  if (n > *most) *most = n;
-}
-
-static uint64_t matmul_work(const weft_model *model, const model_part *part, const weft_weight *a, const weft_weight *b,
-                            const weft_weight *c) {
-  const weft_weight *const weight[3] = {a, b, c};
-  float *const y[3] = {NULL, NULL, NULL};
-  if (a == NULL) return 0;
-  weft_matmul_args args = matmul_args(part, NULL, model->limits.rows_max, b == NULL ? 1 : c == NULL ? 2 : 3, weight, y);
-  return weft_matmul_scratch(part->device, &args);
-}
-
-static uint64_t route_work(const weft_model *model, const model_part *part, const model_layer *layer) {
-  weft_route_args args = route_args(model, part, layer, model->limits.rows_max);
-  return weft_route_scratch(part->device, &args);
-}
-
-static uint64_t attention_work(const weft_model *model, const model_part *part, uint32_t l) {
-  const model_hyper *hyper = &model->hyper;
-  uint64_t cols = (uint64_t)hyper->n_heads * hyper->head_dim[l];
-  weft_attention_args args = {
-      .kv = {.type = model->info.kv_type,
-             .block_tokens = 32,
-             .n_kv_heads = hyper->n_kv_heads[l],
-             .head_dim = hyper->head_dim[l]},
-      .n_segments = model->limits.segments_max,
-      .n_rows = model->limits.rows_max,
-      .n_heads = hyper->n_heads,
-      .window = hyper->window[l],
-      .scale = hyper->attention_scale, /* it chooses kernels, and so does the type of keys */
-      .q_stride = cols,
-      .out_stride = cols,
-      .sinks = model->layers[l].sinks,
-  };
-  return weft_attention_scratch(part->device, &args);
-}
-
-/* The most scratch that any op of any layer of the part wants at the largest step. */
-static uint64_t work_bytes(const weft_model *model, const model_part *part) {
-  uint64_t most = 0;
-  for (uint32_t l = part->first_layer; l < part->end_layer; l++) {
-    const model_layer *layer = &model->layers[l];
-    at_least(&most, matmul_work(model, part, &layer->q, has_weight(&layer->k), has_weight(&layer->v)));
-    at_least(&most, matmul_work(model, part, &layer->o, NULL, NULL));
-    at_least(&most, matmul_work(model, part, has_weight(&layer->gate), &layer->up, NULL));
-    at_least(&most, matmul_work(model, part, has_weight(&layer->down), NULL, NULL));
-    at_least(&most, matmul_work(model, part, has_weight(&layer->inp_gate), NULL, NULL));
-    at_least(&most, matmul_work(model, part, has_weight(&layer->proj), NULL, NULL));
-    at_least(&most, attention_work(model, part, l));
-    if (!model->hyper.moe[l]) continue;
-    at_least(&most, route_work(model, part, layer));
-    weft_experts_args args = experts_args(model, part, layer);
-    args.n_rows = model->limits.rows_max;
-    at_least(&most, weft_experts_scratch(part->device, &args));
-  }
-  if (part->first_layer > 0) return most;
-  const model_globals *globals = &model->globals;
-  at_least(&most, matmul_work(model, part, has_weight(&globals->self_cond_gate), &globals->self_cond_up, NULL));
-  at_least(&most, matmul_work(model, part, has_weight(&globals->self_cond_down), NULL, NULL));
-  at_least(&most, matmul_work(model, part, has_weight(&globals->per_layer_model_proj), NULL, NULL));
-  return most;
-}
-
-typedef struct widths {
-  uint64_t q, kv, ff;
-} widths;
-
-static widths widest_rows(const model_hyper *hyper, const model_part *part) {
-  widths most = {0, 0, 0};
-  for (uint32_t l = part->first_layer; l < part->end_layer; l++) {
-    at_least(&most.q, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
-    at_least(&most.kv, (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l]);
-    at_least(&most.ff, hyper->n_ff[l]);
-  }
-  return most;
-}
-
-/* Rows in the order of model_scratch; attention and feed-forward are never alive together and share
- * bytes. */
-enum {
-  ROW_INBOX,
-  ROW_X = ROW_INBOX + MODEL_INBOXES,
-  ROW_H,
-  ROW_T,
-  ROW_WORK,
-  ROW_PER_LAYER,
-  ROW_PER_LAYER_LAST,
-  ROW_PER_LAYER_PROJECTED,
-  ROW_Q,
-  ROW_A,
-  ROW_ALL_A,
-  ROW_K,
-  ROW_V,
-  ROW_OWN_K,
-  ROW_OWN_V,
-  ROW_Y,
-  ROW_R,
-  ROW_G,
-  ROW_U,
-  ROW_LOGITS,
-  ROW_IDS,
-  ROW_WEIGHTS,
-  ROW_GATED,
-  ROW_COUNT
-};
-
-weft_status layers_plan(const weft_model *model, model_part *part) {
-  scratch_plan *plan = &part->plan;
-  const model_hyper *hyper = &model->hyper;
-  widths w = widest_rows(hyper, part);
-  uint64_t n = model->limits.rows_max, f = sizeof(float);
-  uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
-  uint64_t per_layer = hyper->n_per_layer * f, arriving = part->first_layer == 0 ? 0 : n;
-  for (uint32_t i = 0; i < MODEL_INBOXES; i++) {
-    (void)scratch_plan_add(plan, "inbox", arriving, model_row_width(model) * f + hyper->n_layers * per_layer);
-  }
-  (void)scratch_plan_add(plan, "residual", n, model_row_width(model) * f);
-  (void)scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
-  (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
-  (void)scratch_plan_add(plan, "work of ops", part->scratch.work_bytes = work_bytes(model, part), 1);
-  (void)scratch_plan_add(plan, "embeddings per layer", n, hyper->n_layers * per_layer);
-  (void)scratch_plan_add(plan, "embeddings of the last layer", n, per_layer);
-  uint64_t shared = plan->at;
-  (void)scratch_plan_add(plan, "projection per layer", n, hyper->n_layers * per_layer);
-  scratch_plan_rewind(plan, shared);
-  (void)scratch_plan_add(plan, "queries", n, w.q * f);
-  (void)scratch_plan_add(plan, "attention", n, w.q * f);
-  (void)scratch_plan_add(plan, "attention of all shards", model->n_shards > 1 ? n : 0, w.q * model->n_shards * f);
-  (void)scratch_plan_add(plan, "keys", n, w.kv * f);
-  (void)scratch_plan_add(plan, "values", n, w.kv * f);
-  (void)scratch_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
-  (void)scratch_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
-  scratch_plan_rewind(plan, shared);
-  (void)scratch_plan_add(plan, "experts", n, hyper->n_hidden * f);
-  (void)scratch_plan_add(plan, "routed", n, hyper->n_hidden * f);
-  (void)scratch_plan_add(plan, "gate", n, w.ff * f);
-  (void)scratch_plan_add(plan, "up", n, w.ff * f);
-  (void)scratch_plan_add(plan, "router", n, hyper->n_experts * f);
-  (void)scratch_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
-  (void)scratch_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
-  (void)scratch_plan_add(plan, "gated embeddings", n, per_layer);
-  WEFT_CHECK(plan->refused || plan->n_rows == ROW_COUNT);
-  return plan->refused ? WEFT_E_TOO_LARGE : WEFT_OK;
-}
-
-static void *memory_of(const model_part *part, uint32_t row) {
-  return (char *)part->scratch_base + part->plan.row[row].offset;
-}
-
-void layers_place(model_part *part) {
-  model_scratch *s = &part->scratch;
-  for (uint32_t i = 0; i < MODEL_INBOXES; i++) part->inbox[i] = memory_of(part, ROW_INBOX + i);
-  s->x = memory_of(part, ROW_X);
-  s->h = memory_of(part, ROW_H);
-  s->t = memory_of(part, ROW_T);
-  s->work = memory_of(part, ROW_WORK);
-  s->per_layer = memory_of(part, ROW_PER_LAYER);
-  s->per_layer_last = memory_of(part, ROW_PER_LAYER_LAST);
-  s->per_layer_projected = memory_of(part, ROW_PER_LAYER_PROJECTED);
-  s->q = memory_of(part, ROW_Q);
-  s->a = memory_of(part, ROW_A);
-  s->all_a = memory_of(part, ROW_ALL_A);
-  s->k = memory_of(part, ROW_K);
-  s->v = memory_of(part, ROW_V);
-  s->own_k = memory_of(part, ROW_OWN_K);
-  s->own_v = memory_of(part, ROW_OWN_V);
-  s->y = memory_of(part, ROW_Y);
-  s->r = memory_of(part, ROW_R);
-  s->g = memory_of(part, ROW_G);
-  s->u = memory_of(part, ROW_U);
-  s->logits = memory_of(part, ROW_LOGITS);
-  s->ids = memory_of(part, ROW_IDS);
-  s->weights = memory_of(part, ROW_WEIGHTS);
-  s->gated = memory_of(part, ROW_GATED);
 }

@@ -48,6 +48,8 @@ void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
  * layer the step then goes on with the output rows only. A step without output rows ends with the last layer that
  * stores keys, and step->n_rows is 0 from there on. */
 weft_status layers_attention(model_step *step, uint32_t layer);
+/* The same for a layer with the delta rule: what later rows need goes to the pages, the result to step->a. */
+weft_status layers_delta(model_step *step, uint32_t layer);
 /* y = the product of the attention's result, of the heads of all shards, with the layer's `o`; of the rows that the
  * shard owns. */
 weft_status layers_output(model_step *step, const model_layer *layer, float *y);

@@ -20,6 +20,11 @@ struct weft_logits {
   /* Pages of a sequence lie one after the other: its groups' blocks from first_page[g] on. */
   uint32_t sequence_pages, first_page[WEFT_GROUPS_MAX];
   uint32_t *table; /* page i is page i */
+  /* Of a group of states a sequence has the pages of two: the one that its next rows begin with, and the one that the
+   * rows behind the next border do. */
+  uint8_t *second;         /* [sequences_max] whether the second one is the first of these */
+  weft_state_write *state; /* [segments_max for each group of states] */
+  uint32_t n_states;
   /* the step that is being filled: [rows_max], [segments_max] */
   uint32_t n_rows, n_segments, n_output;
   int32_t *token, *position;
@@ -45,6 +50,8 @@ void weft_logits_close(weft_logits *l) {
   weft_device *d = l->last;
   for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(l->kv_slot[g]);
   weft_free(l->table);
+  weft_free(l->second);
+  weft_free(l->state);
   weft_free(l->token);
   weft_free(l->position);
   weft_free(l->output_row);
@@ -72,7 +79,8 @@ static weft_status open_pool(weft_logits *l, weft_error *error) {
   uint64_t n_pages = 0;
   for (uint32_t g = 0; g < l->layout.n_groups; g++) {
     l->first_page[g] = (uint32_t)n_pages;
-    n_pages += (l->config.tokens_max - 1) / l->layout.group[g].block_tokens + 1;
+    const weft_layer_group *group = &l->layout.group[g];
+    n_pages += group->state_pages > 0 ? 2 * group->state_pages : (l->config.tokens_max - 1) / group->block_tokens + 1;
   }
   l->sequence_pages = (uint32_t)n_pages;
   n_pages *= l->config.sequences_max;
@@ -94,10 +102,13 @@ static weft_status open_arrays(weft_logits *l, weft_error *error) {
   l->segment = weft_alloc(n_segments, sizeof *l->segment);
   l->soft = weft_alloc(n_segments, sizeof *l->soft);
   l->table_at = weft_alloc(n_segments * l->layout.n_groups, sizeof *l->table_at);
+  l->second = weft_alloc(l->config.sequences_max, sizeof *l->second);
+  l->state = weft_alloc(n_segments * l->layout.n_groups, sizeof *l->state);
   l->bad = weft_alloc(l->config.head_rows, 1);
   l->logits = weft_alloc((uint64_t)l->config.head_rows * l->info->n_vocab, sizeof *l->logits);
   bool refused = l->token == NULL || l->position == NULL || l->output_row == NULL || l->output == NULL ||
-                 l->segment == NULL || l->soft == NULL || l->table_at == NULL || l->bad == NULL || l->logits == NULL;
+                 l->segment == NULL || l->soft == NULL || l->table_at == NULL || l->bad == NULL || l->logits == NULL ||
+                 l->second == NULL || l->state == NULL;
   for (uint32_t g = 0; g < l->layout.n_groups; g++) {
     l->kv_slot[g] = weft_alloc(n, sizeof *l->kv_slot[g]);
     refused |= l->kv_slot[g] == NULL;
@@ -195,8 +206,11 @@ static weft_status run_step(weft_logits *l, weft_error *error) {
                       .position = l->position,
                       .segment = l->segment,
                       .table = l->table,
-                      .table_at = l->table_at};
-  for (uint32_t g = 0; g < l->layout.n_groups; g++) batch.kv_slot[g] = l->kv_slot[g];
+                      .table_at = l->table_at,
+                      .state = l->state,
+                      .n_states = l->n_states};
+  for (uint32_t g = 0; g < l->layout.n_groups; g++)
+    batch.kv_slot[g] = l->layout.group[g].state_pages > 0 ? NULL : l->kv_slot[g];
   weft_forward_args args = {.batch = &batch,
                             .token = l->token,
                             .kv = l->store,
@@ -208,8 +222,22 @@ static weft_status run_step(weft_logits *l, weft_error *error) {
   weft_status status = weft_model_forward(l->config.model, &args);
   if (status != WEFT_OK) return weft_fail(error, status, "the forward pass failed: %s", weft_status_text(status));
   status = give_rows(l, error);
-  l->n_rows = l->n_segments = l->n_output = 0;
+  l->n_rows = l->n_segments = l->n_output = l->n_states = 0;
   return status;
+}
+
+/* The states of segment s in group g: it begins with the sequence's present one, and writes the other one if it reaches
+ * a border. */
+static void add_states(weft_logits *l, uint32_t s, uint32_t g, uint32_t sequence, bool was_second) {
+  const weft_layer_group *group = &l->layout.group[g];
+  uint32_t first = sequence * l->sequence_pages + l->first_page[g], kv_len = l->segment[s].kv_len;
+  uint32_t end = kv_len + l->segment[s].n_rows, last = end / group->block_tokens * group->block_tokens;
+  l->table_at[s * l->layout.n_groups + g] =
+      kv_len < group->block_tokens ? WEFT_STATE_NONE : first + was_second * group->state_pages;
+  if (last <= kv_len) return;
+  l->second[sequence] = !was_second;
+  l->state[l->n_states++] = (weft_state_write){
+      .segment = s, .group = g, .position = last, .table_at = first + !was_second * group->state_pages};
 }
 
 /* One more segment of the step: n tokens of a sequence, from position kv_len on. Returns its first row. */
@@ -226,12 +254,17 @@ static uint32_t add_segment(weft_logits *l, uint32_t sequence, const int32_t *to
                                  .ask = canvas ? WEFT_ASK_CANVAS : WEFT_ASK_SAMPLE,
                                  .step = soft != NULL};
   l->soft[s] = soft;
+  bool was_second = l->second[sequence] != 0;
   for (uint32_t i = 0; i < n; i++) {
     l->token[first + i] = tokens[i];
     l->position[first + i] = (int32_t)(kv_len + i);
   }
   for (uint32_t g = 0; g < l->layout.n_groups; g++) {
     uint32_t block = l->layout.group[g].block_tokens;
+    if (l->layout.group[g].state_pages > 0) {
+      add_states(l, s, g, sequence, was_second);
+      continue;
+    }
     l->table_at[s * l->layout.n_groups + g] = pages + l->first_page[g];
     for (uint32_t i = 0; i < n; i++) {
       int64_t page = (int64_t)pages + l->first_page[g] + (kv_len + i) / block;

@@ -66,6 +66,7 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
   info->kv_type = model->limits.kv_8bit ? WEFT_TYPE_Q8_0 : gguf_kv_type(gguf);
   info->kv = model_hyper_geometry(hyper, info->kv_type);
   info->kv.n_shards = model->n_shards;
+  for (uint32_t s = info->kv.n_sets; s-- > 0;) model->first_set[info->kv.set[s].layer] = (uint16_t)s;
   weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
 }
 
@@ -89,6 +90,11 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
     part->weights = weft_alloc(part->owned_max, sizeof *part->weights);
     part->segments = weft_alloc(model->limits.segments_max, sizeof *part->segments);
     refused = refused || part->owned == NULL || part->weights == NULL || part->segments == NULL;
+    if (model->hyper.delta.n_v_heads == 0) continue;
+    uint64_t n_writes = model->limits.rows_max / MODEL_DELTA_EVERY + (uint64_t)model->limits.segments_max;
+    part->delta_segments = weft_alloc(model->limits.segments_max, sizeof *part->delta_segments);
+    part->delta_writes = weft_alloc(n_writes, sizeof *part->delta_writes);
+    refused = refused || part->delta_segments == NULL || part->delta_writes == NULL;
   }
   return refused ? weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf)) : WEFT_OK;
 }
@@ -256,6 +262,8 @@ static void close_part(model_part *part) {
   weft_free(part->owned);
   weft_free(part->weights);
   weft_free(part->segments);
+  weft_free(part->delta_segments);
+  weft_free(part->delta_writes);
 }
 
 void weft_model_close(weft_model *model) {

@@ -27,6 +27,13 @@ typedef struct rope_scaling {
   bool between_pairs; /* the blend begins and ends between two pairs, and not at a whole one */
 } rope_scaling;
 
+/* Layers with the gated delta rule in place of attention (kernels/delta.h). */
+typedef struct model_delta {
+  uint32_t n_k_heads, n_v_heads, dim; /* n_v_heads 0: there are none */
+  bool layer[WEFT_LAYERS_MAX];        /* which ones */
+} model_delta;
+enum { MODEL_DELTA_EVERY = 64 /* positions between two borders */ };
+
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
 typedef struct model_hyper {
   char arch[32]; /* as in the file; the prefix of its keys */
@@ -46,6 +53,8 @@ typedef struct model_hyper {
   uint32_t n_per_layer; /* width of the embeddings per layer; 0: none */
   float eps, cap, embed_scale, attention_scale;
   float rope_base, rope_base_window;
+  uint32_t n_rotated; /* elements of a head that rotate, the first ones in the file; 0: all */
+  model_delta delta;
   rope_scaling rope_scaling;
   uint32_t canvas_length;
   weft_entropy_bound entropy_bound;
@@ -67,6 +76,10 @@ typedef struct model_layer {
   weft_weight inp_gate, proj;                                      /* of the embeddings per layer */
   const float *post_norm;
   float scale, encoder_scale;
+  weft_weight out_gate;                            /* its sigmoid multiplies attention's result; data NULL: none */
+  weft_weight shared_gate;                         /* [1, n_hidden]: its sigmoid multiplies the shared MLP's result */
+  weft_weight alpha, beta;                         /* with the delta rule, where q makes what is convolved */
+  const float *conv, *decay, *decay_bias, *o_norm; /* of the delta rule */
   const float *row_scale; /* [rows_max] of the encoder pass, then [canvas_rows_max] of the decoder pass */
 } model_layer;
 
@@ -93,6 +106,9 @@ typedef struct model_scratch {
   float *per_layer_projected; /* of the same shape */
   float *per_layer_last;      /* [rows, n_per_layer] of the last layer's rows */
   float *gated;               /* [rows, n_per_layer] */
+  float *z;                   /* [rows, heads * head_dim] gates of what attention or the delta rule makes */
+  float *alpha, *beta;        /* [rows, value heads of the delta rule] */
+  float *shared_gate;         /* [rows] */
   int32_t *ids;               /* [rows, n_experts_used] */
   float *weights;
   void *work; /* scratch that ops ask for */
@@ -126,7 +142,9 @@ typedef struct model_part {
   scratch_plan plan;
   void *scratch_base;
   model_scratch scratch;
-  weft_attention_segment *segments; /* [segments_max] */
+  weft_attention_segment *segments;   /* [segments_max] */
+  weft_delta_segment *delta_segments; /* [segments_max]; NULL, as delta_writes, where no layer has the delta rule */
+  weft_delta_write *delta_writes;     /* [rows_max / MODEL_DELTA_EVERY + segments_max] */
   step_arrays arrays;
   float *inbox[MODEL_INBOXES]; /* rows from the part before; of the first part empty */
 } model_part;
@@ -139,7 +157,8 @@ struct weft_model {
   weft_model_limits limits;
   model_hyper hyper;
   model_globals globals;
-  model_layer *layers; /* [n_layers] */
+  model_layer *layers;                 /* [n_layers] */
+  uint16_t first_set[WEFT_LAYERS_MAX]; /* of each layer, in info.kv: its rows; with the delta rule then states */
   uint32_t n_parts;
   model_part part[WEFT_DEVICES_MAX]; /* in the order of their layers, which are all layers */
   weft_split split;                  /* as it was given */

@@ -15,6 +15,8 @@ static const model_arch archs[] = {
     {"qwen3", llama_read, llama_load, layers_embed, llama_layer},
     {"qwen3moe", llama_read, llama_load, layers_embed, llama_layer},
     {"gpt-oss", gpt_oss_read, gpt_oss_load, layers_embed, llama_layer},
+    {"qwen35", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
+    {"qwen35moe", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
     {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
     {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
 };
@@ -102,10 +104,39 @@ weft_status model_hyper_read(const weft_gguf *gguf, const model_arch **arch, mod
   return status == WEFT_OK ? (*arch)->read(gguf, hyper, error) : status;
 }
 
+/* A layer with the delta rule keeps a row of every position since the border, and there S of each value head and the
+ * last inputs of the convolution. Rows in 8 bits there are none. */
+static uint32_t add_delta_sets(const model_delta *delta, weft_type kv_type, uint16_t layer, weft_kv_set *set) {
+  weft_type type = kv_type == WEFT_TYPE_F32 ? WEFT_TYPE_F32 : WEFT_TYPE_BF16;
+  const weft_delta_view view = {
+      .type = type, .dim = delta->dim, .n_k_heads = delta->n_k_heads, .n_v_heads = delta->n_v_heads};
+  uint64_t n_elements = weft_delta_row_bytes(&view) / (type == WEFT_TYPE_F32 ? 4 : 2);
+  set[0] = (weft_kv_set){.rows = {.type = type,
+                                  .n_kv_heads = 1,
+                                  .head_dim = (uint32_t)n_elements,
+                                  .positions = 1,
+                                  .values_are_keys = true},
+                         .window = MODEL_DELTA_EVERY,
+                         .layer = layer};
+  set[1] = (weft_kv_set){.layer = layer,
+                         .state = {.n_units = delta->n_v_heads,
+                                   .every = MODEL_DELTA_EVERY,
+                                   .unit_bytes = (uint64_t)delta->dim * delta->dim * sizeof(float)}};
+  set[2] = (weft_kv_set){.layer = layer,
+                         .state = {.n_units = 1,
+                                   .every = MODEL_DELTA_EVERY,
+                                   .unit_bytes = (WEFT_DELTA_TAPS - 1) * sizeof(float) * weft_delta_channels(&view)}};
+  return 3;
+}
+
 weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_type) {
-  weft_kv_geometry geometry = {.n_layers = hyper->n_layers, .n_sets = hyper->n_layers};
+  weft_kv_geometry geometry = {.n_layers = hyper->n_layers};
   for (uint32_t l = 0; l < hyper->n_layers; l++) {
-    geometry.set[l] = (weft_kv_set){
+    if (hyper->delta.layer[l]) {
+      geometry.n_sets += add_delta_sets(&hyper->delta, kv_type, (uint16_t)l, &geometry.set[geometry.n_sets]);
+      continue;
+    }
+    geometry.set[geometry.n_sets++] = (weft_kv_set){
         .rows = {.type = kv_type, .n_kv_heads = hyper->n_kv_heads[l], .head_dim = hyper->head_dim[l], .positions = 1},
         .window = hyper->window[l],
         .keys_of = hyper->keys_of[l],

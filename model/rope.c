@@ -98,12 +98,14 @@ weft_status rope_frequencies(weights_loader *loader, uint32_t head_dim, float ba
                              const float **out) {
   float values[HYPER_HEAD_DIM_MAX / 2];
   const rope_scaling *scaling = &loader->model->hyper.rope_scaling;
-  for (uint32_t i = 0; i < head_dim / 2; i++) {
-    float exponent = (float)(2 * i) / (float)head_dim;
+  const uint32_t n_rotated = loader->model->hyper.n_rotated == 0 ? head_dim : loader->model->hyper.n_rotated;
+  for (uint32_t i = 0; i < head_dim / 2; i++) values[i] = 0.0f; /* what does not rotate */
+  for (uint32_t i = 0; i < n_rotated / 2; i++) {
+    float exponent = (float)(2 * i) / (float)n_rotated;
     float frequency = 1.0f / (float)pow((double)base, (double)exponent);
     bool still = divisor != NULL && !(divisor[i] < 1e29f);
     if (divisor != NULL) frequency = still ? 0.0f : frequency / divisor[i];
-    values[i] = scale_frequency(scaling, head_dim, base, i, frequency);
+    values[i] = scale_frequency(scaling, n_rotated, base, i, frequency);
   }
   return weights_vector(loader, values, head_dim / 2, out);
 }

@@ -46,8 +46,17 @@ void step_arrays_close(step_arrays *a) {
   *a = (step_arrays){0};
 }
 
-/* Entries [*first, *end) of a segment's table that some row of it can see or writes. */
-static void entries_of(const weft_segment *segment, const weft_layer_group *group, uint32_t *first, uint32_t *end) {
+/* Entries [*first, *end) of segment s's table that some row of it can see or writes; of a group of states all pages of
+ * the one that it begins with. */
+static void entries_of(const weft_batch *batch, const weft_kv_layout *layout, uint32_t s, uint32_t g, uint32_t *first,
+                       uint32_t *end) {
+  const weft_segment *segment = &batch->segment[s];
+  const weft_layer_group *group = &layout->group[g];
+  if (group->state_pages > 0) {
+    *first = 0;
+    *end = batch->table_at[s * batch->n_groups + g] == WEFT_STATE_NONE ? 0 : group->state_pages;
+    return;
+  }
   uint32_t n = segment->kv_len + (segment->stores == WEFT_STORES_POOL ? segment->n_rows : 0),
            block = group->block_tokens;
   uint32_t oldest = segment->kv_len + 1 > group->window && group->window > 0 ? segment->kv_len + 1 - group->window : 0;
@@ -60,10 +69,11 @@ static uint64_t count_bytes(const weft_batch *batch, const weft_kv_layout *layou
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     for (uint32_t g = 0; g < batch->n_groups; g++) {
       uint32_t first, end;
-      entries_of(&batch->segment[s], &layout->group[g], &first, &end);
+      entries_of(batch, layout, s, g, &first, &end);
       n_entries += end - first;
     }
   }
+  for (uint32_t i = 0; i < batch->n_states; i++) n_entries += layout->group[batch->state[i].group].state_pages;
   return batch->n_rows * row_bytes(batch->n_groups) + n_entries * sizeof(uint32_t);
 }
 
@@ -98,7 +108,10 @@ static void pack_arrays(step_arrays *a, const weft_forward_args *args) {
   uint64_t at = 0, n = batch->n_rows;
   uint8_t *on_device = a->memory;
   for (uint32_t g = 0; g < batch->n_groups; g++, at += n * sizeof(int64_t)) {
-    memcpy(a->staging + at, batch->kv_slot[g], n * sizeof(int64_t));
+    if (layout->group[g].state_pages > 0)
+      memset(a->staging + at, 0xFF, n * sizeof(int64_t)); /* no op reads it */
+    else
+      memcpy(a->staging + at, batch->kv_slot[g], n * sizeof(int64_t));
     a->kv_slot[g] = (const int64_t *)(const void *)(on_device + at);
   }
   a->written = (int32_t *)(void *)pack_words(a, args->token, n, &at);
@@ -110,19 +123,28 @@ static void pack_arrays(step_arrays *a, const weft_forward_args *args) {
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     for (uint32_t g = 0; g < batch->n_groups; g++) {
       uint32_t first, end;
-      const uint32_t *table = batch->table + batch->table_at[s * batch->n_groups + g];
-      entries_of(&batch->segment[s], &layout->group[g], &first, &end);
-      memcpy(a->staging + at + entry * sizeof *table, table + first, (end - first) * sizeof *table);
+      entries_of(batch, layout, s, g, &first, &end);
       a->table_at[s * batch->n_groups + g] = (int64_t)entry - first;
-      a->n_old[s * batch->n_groups + g] = count_old(batch, layout, s, g);
+      a->n_old[s * batch->n_groups + g] = layout->group[g].state_pages > 0 ? 0 : count_old(batch, layout, s, g);
+      if (first == end) continue;
+      const uint32_t *table = batch->table + batch->table_at[s * batch->n_groups + g];
+      memcpy(a->staging + at + entry * sizeof *table, table + first, (end - first) * sizeof *table);
       entry += end - first;
     }
+  }
+  a->states_at = (int64_t)entry;
+  for (uint32_t i = 0; i < batch->n_states; i++) {
+    uint32_t n_pages = layout->group[batch->state[i].group].state_pages;
+    memcpy(a->staging + at + entry * sizeof(uint32_t), batch->table + batch->state[i].table_at,
+           n_pages * sizeof(uint32_t));
+    entry += n_pages;
   }
 }
 
 weft_status step_arrays_fill(step_arrays *a, const weft_forward_args *args, bool wants_tokens) {
   const weft_batch *batch = args->batch;
   a->batch = batch;
+  for (uint32_t g = 0; g < batch->n_groups; g++) a->state_pages[g] = args->layout->group[g].state_pages;
   if (a->in_place) {
     a->token = args->token;
     a->position = batch->position;
@@ -145,6 +167,19 @@ const uint32_t *step_arrays_table(const step_arrays *a, uint32_t segment, uint32
   uint64_t i = (uint64_t)segment * a->batch->n_groups + group;
   if (a->in_place) return a->batch->table + a->batch->table_at[i];
   return (const uint32_t *)((uintptr_t)a->table + (uintptr_t)(a->table_at[i] * (int64_t)sizeof(uint32_t)));
+}
+
+const uint32_t *step_arrays_state(const step_arrays *a, uint32_t segment, uint32_t group) {
+  uint64_t i = (uint64_t)segment * a->batch->n_groups + group;
+  return a->batch->table_at[i] == WEFT_STATE_NONE ? NULL : step_arrays_table(a, segment, group);
+}
+
+const uint32_t *step_arrays_written(const step_arrays *a, uint32_t i) {
+  const weft_state_write *state = a->batch->state;
+  uint64_t at = (uint64_t)a->states_at;
+  if (a->in_place) return a->batch->table + state[i].table_at;
+  for (uint32_t before = 0; before < i; before++) at += a->state_pages[state[before].group];
+  return a->table + at;
 }
 
 uint32_t step_arrays_old(const step_arrays *a, uint32_t segment, uint32_t group) {

@@ -27,6 +27,8 @@ typedef struct step_arrays {
   const uint32_t *table;
   int64_t *table_at; /* [segments_max * groups]: where in table a segment's entry 0 is; below 0 where it was not sent */
   uint32_t *n_old;   /* [segments_max * groups] */
+  int64_t states_at; /* where in table the pages of the states that are written begin, one list behind another */
+  uint32_t state_pages[WEFT_GROUPS_MAX]; /* of each group; 0: it is not of states */
 } step_arrays;
 
 weft_status step_arrays_open(step_arrays *arrays, weft_device *device, const weft_model_limits *limits);
@@ -35,6 +37,10 @@ void step_arrays_close(step_arrays *arrays);
 weft_status step_arrays_fill(step_arrays *arrays, const weft_forward_args *args, bool wants_tokens);
 /* The block table of a segment in a group, for ops. */
 const uint32_t *step_arrays_table(const step_arrays *arrays, uint32_t segment, uint32_t group);
+/* Of a group of states: the pages of the state that a segment begins with; NULL where that is position 0. */
+const uint32_t *step_arrays_state(const step_arrays *arrays, uint32_t segment, uint32_t group);
+/* The pages of the state that write i of the batch names. */
+const uint32_t *step_arrays_written(const step_arrays *arrays, uint32_t i);
 /* Positions of a segment that were stored before this step, in a group: below kv_len, and no other segment stores them
  * now. 0 where this was not found out. */
 uint32_t step_arrays_old(const step_arrays *arrays, uint32_t segment, uint32_t group);

@@ -15,6 +15,7 @@
 /* As the file has it: heads of all shards. */
 static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t layer) {
   const model_hyper *hyper = &model->hyper;
+  const model_delta *delta = &hyper->delta;
   uint32_t l = layer == UINT32_MAX ? 0 : layer;
   switch (dim) {
     case DIM_NONE:
@@ -41,6 +42,18 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
       return hyper->n_expert_ff;
     case DIM_EXPERT_FF_TWICE:
       return 2 * (uint64_t)hyper->n_expert_ff;
+    case DIM_Q_TWICE:
+      return 2 * dim_value(model, DIM_Q, layer);
+    case DIM_DELTA_CHANNELS:
+      return (2ull * delta->n_k_heads + delta->n_v_heads) * delta->dim;
+    case DIM_DELTA_VALUES:
+      return (uint64_t)delta->n_v_heads * delta->dim;
+    case DIM_DELTA_HEADS:
+      return delta->n_v_heads;
+    case DIM_DELTA_HEAD:
+      return delta->dim;
+    case DIM_DELTA_TAPS:
+      return WEFT_DELTA_TAPS;
     case DIM_PER_LAYER:
       return hyper->n_per_layer;
     case DIM_PER_LAYER_ALL:
@@ -96,13 +109,26 @@ static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
 
 /* ---- placing ---- */
 
+/* Where row i of a head goes, so that the rows that rotate together are half a head apart. */
+static uint32_t find_row(const model_hyper *hyper, uint32_t i, uint32_t head_dim) {
+  uint32_t half = head_dim / 2, low = hyper->n_rotated / 2;
+  if (hyper->rope_paired) return i % 2 * half + i / 2;
+  if (hyper->n_rotated == 0 || i < low) return i;
+  if (i < 2 * low) return half + i - low;
+  return i - low < half ? i - low : i; /* those that do not rotate, which stay in order */
+}
+
+static bool moves_rows(const model_hyper *hyper) {
+  return hyper->rope_paired || hyper->n_rotated != 0;
+}
+
 /* Rows of the tensor in the order in which the device gets them; NULL: no memory. */
-static uint8_t *unpair_rows(const uint8_t *bytes, uint64_t n_bytes, uint64_t n_rows, uint32_t head_dim) {
+static uint8_t *reorder_rows(const model_hyper *hyper, const uint8_t *bytes, uint64_t n_bytes, uint64_t n_rows,
+                             uint32_t head_dim) {
   uint64_t row_bytes = n_bytes / n_rows;
   uint8_t *rows = weft_alloc((size_t)n_bytes, 1);
   for (uint64_t r = 0; rows != NULL && r < n_rows; r++) {
-    uint64_t head = r / head_dim, i = r % head_dim;
-    uint64_t to = head * head_dim + (i % 2) * (head_dim / 2) + i / 2;
+    uint64_t to = r / head_dim * head_dim + find_row(hyper, (uint32_t)(r % head_dim), head_dim);
     memcpy(rows + to * row_bytes, bytes + r * row_bytes, row_bytes);
   }
   return rows;
@@ -283,27 +309,53 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
 static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, const weights_slice *slice,
                                 uint32_t head_dim, const float **out) {
   uint64_t n = tensor->ne[0] * tensor->ne[1];
-  float *values = weft_alloc((size_t)n, sizeof *values), *unpaired = NULL;
+  float *values = weft_alloc((size_t)n, sizeof *values), *ordered = NULL;
   weft_status status = values != NULL ? read_values(loader, tensor, n, values) : fail_no_memory(loader, tensor);
   if (status == WEFT_OK && head_dim > 0) {
-    unpaired = (float *)(void *)unpair_rows((const uint8_t *)values, n * sizeof *values, n, head_dim);
-    if (unpaired == NULL) status = fail_no_memory(loader, tensor);
+    ordered =
+        (float *)(void *)reorder_rows(&loader->model->hyper, (const uint8_t *)values, n * sizeof *values, n, head_dim);
+    if (ordered == NULL) status = fail_no_memory(loader, tensor);
   }
-  const float *from = head_dim > 0 ? unpaired : values;
+  const float *from = head_dim > 0 ? ordered : values;
   if (status == WEFT_OK) status = weights_vector(loader, from + slice->first, slice->n, out);
-  weft_free(unpaired);
+  weft_free(ordered);
   weft_free(values);
   return status;
 }
 
-static weft_status place_paired_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
-                                       unsigned uses, weft_weight *out) {
+static weft_status place_ordered_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
+                                        unsigned uses, weft_weight *out) {
   const uint8_t *bytes;
   if (loader->judging || finds_on_shelf(loader)) return place_matrix(loader, tensor, NULL, uses, out);
   weft_status status = fetch_bytes(loader, tensor, &bytes);
   if (status != WEFT_OK) return status;
-  uint8_t *rows = unpair_rows(bytes, tensor->n_bytes, tensor->ne[1], head_dim);
+  uint8_t *rows = reorder_rows(&loader->model->hyper, bytes, tensor->n_bytes, tensor->ne[1], head_dim);
   status = rows == NULL ? fail_no_memory(loader, tensor) : place_matrix(loader, tensor, rows, uses, out);
+  weft_free(rows);
+  return status;
+}
+
+/* Every second run of head_dim rows, those that rotate in the order of the device. */
+static weft_status place_halves(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
+                                uint32_t head_dim, weft_weight *out) {
+  const model_hyper *hyper = &loader->model->hyper;
+  bool rotates = row->kind == TENSOR_FIRST_HALVES;
+  uint64_t n_rows = tensor->ne[1] / 2, row_bytes = tensor->n_bytes / tensor->ne[1];
+  const uint8_t *bytes;
+  weft_gguf_tensor half = *tensor;
+  half.ne[1] = n_rows;
+  half.n_bytes = n_rows * row_bytes;
+  if (loader->judging) return place_matrix(loader, &half, NULL, row->uses, out);
+  weft_status status = fetch_bytes(loader, tensor, &bytes);
+  if (status != WEFT_OK) return status;
+  uint8_t *rows = weft_alloc((size_t)half.n_bytes, 1);
+  if (rows == NULL) return fail_no_memory(loader, tensor);
+  for (uint64_t r = 0; r < n_rows; r++) {
+    uint64_t head = r / head_dim, i = r % head_dim, from = (2 * head + !rotates) * head_dim + i;
+    uint64_t to = head * head_dim + (rotates ? find_row(hyper, (uint32_t)i, head_dim) : i);
+    memcpy(rows + to * row_bytes, bytes + from * row_bytes, row_bytes);
+  }
+  status = place_matrix(loader, &half, rows, row->uses, out);
   weft_free(rows);
   return status;
 }
@@ -313,10 +365,10 @@ static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *t
   const model_hyper *hyper = &loader->model->hyper;
   uint32_t head_dim = hyper->head_dim[layer];
   if (row->kind == TENSOR_HEADS_MATRIX) {
-    return hyper->rope_paired ? place_paired_matrix(loader, &slice->matrix, head_dim, row->uses, field)
-                              : place_matrix(loader, &slice->matrix, NULL, row->uses, field);
+    return moves_rows(hyper) ? place_ordered_matrix(loader, &slice->matrix, head_dim, row->uses, field)
+                             : place_matrix(loader, &slice->matrix, NULL, row->uses, field);
   }
-  return place_vector(loader, tensor, slice, hyper->rope_paired ? head_dim : 0, field);
+  return place_vector(loader, tensor, slice, moves_rows(hyper) ? head_dim : 0, field);
 }
 
 static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
@@ -327,6 +379,8 @@ static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *
   if (status != WEFT_OK) return status;
   if (row->kind == TENSOR_HEADS_MATRIX || row->kind == TENSOR_HEADS_VECTOR)
     return place_heads(loader, tensor, row, &slice, layer, field);
+  if (row->kind == TENSOR_FIRST_HALVES || row->kind == TENSOR_SECOND_HALVES)
+    return place_halves(loader, tensor, row, loader->model->hyper.head_dim[layer], field);
   if (row->kind == TENSOR_MATRIX) return place_matrix(loader, &slice.matrix, NULL, row->uses, field);
   if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, &slice, 0, field);
   if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, &slice, 0, &((weft_weight *)field)->scale);
@@ -368,6 +422,7 @@ static bool is_read(const weights_loader *loader, tensor_need need, uint32_t lay
   if (need == NEED_TIED) return is_tied_apart(loader);
   if (layer == UINT32_MAX) return true;
   if (need == NEED_MOE || need == NEED_MOE_NEVER) return hyper->moe[layer];
+  if (need == NEED_DELTA || need == NEED_ATTENTION) return hyper->delta.layer[layer] == (need == NEED_DELTA);
   return need != NEED_DENSE || !hyper->moe[layer];
 }
 
@@ -380,6 +435,8 @@ static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer
   switch (need) {
     case NEED_ALWAYS:
     case NEED_TIED:
+    case NEED_DELTA:
+    case NEED_ATTENTION:
       return true;
     case NEED_MOE:
       return hyper->moe[layer];

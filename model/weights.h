@@ -32,6 +32,12 @@ typedef enum tensor_dim {
   DIM_EXPERTS,
   DIM_EXPERT_FF,
   DIM_EXPERT_FF_TWICE,
+  DIM_Q_TWICE,
+  DIM_DELTA_CHANNELS, /* of the convolution before the delta rule */
+  DIM_DELTA_VALUES,   /* value heads of the delta rule * their size */
+  DIM_DELTA_HEADS,    /* value heads of the delta rule */
+  DIM_DELTA_HEAD,     /* their size */
+  DIM_DELTA_TAPS,
   DIM_PER_LAYER,    /* n_per_layer */
   DIM_PER_LAYER_ALL /* n_per_layer of all layers */
 } tensor_dim;
@@ -41,9 +47,13 @@ typedef enum tensor_kind {
   TENSOR_VECTOR = 2, /* field: const float * on the device; with DIM_EXPERTS second, one vector per expert */
   TENSOR_SCALAR = 3, /* field: float */
   /* As MATRIX and VECTOR, for heads that rotate: with hyper.rope_paired, rows 2 i and 2 i + 1 of a head are moved to
-   * rows i and head_dim / 2 + i. */
+   * rows i and head_dim / 2 + i; with hyper.n_rotated, rows i and n_rotated / 2 + i are, and the others fill what is
+   * left. */
   TENSOR_HEADS_MATRIX = 4,
   TENSOR_HEADS_VECTOR = 5,
+  /* The two halves of a matrix that has, for every head, rows that rotate and then as many that do not. */
+  TENSOR_FIRST_HALVES = 8,
+  TENSOR_SECOND_HALVES = 9,
   /* "X.scale" of a matrix "X.weight", one factor or one per expert: becomes the scale of the weft_weight at field,
    * which was loaded before. Read only where the file has the matrix; without such a tensor the factors are 1. */
   TENSOR_SCALE = 6,
@@ -55,13 +65,15 @@ typedef enum tensor_kind {
 
 typedef enum tensor_need {
   NEED_ALWAYS = 1,
-  NEED_NEVER = 2,     /* optional */
-  NEED_MOE = 3,       /* required where the layer routes, else not read */
-  NEED_MOE_NEVER = 4, /* optional where the layer routes, else not read */
-  NEED_DENSE = 5,     /* required where the layer does not route, else not read */
-  NEED_KEYS = 6,      /* required where the layer has keys of its own, else not placed */
-  NEED_VALUES = 7,    /* as NEED_KEYS on layers with a window, else optional */
-  NEED_TIED = 8       /* required where the last device needs its own copy of a tied token embedding, else not read */
+  NEED_NEVER = 2,      /* optional */
+  NEED_MOE = 3,        /* required where the layer routes, else not read */
+  NEED_MOE_NEVER = 4,  /* optional where the layer routes, else not read */
+  NEED_DENSE = 5,      /* required where the layer does not route, else not read */
+  NEED_KEYS = 6,       /* required where the layer has keys of its own, else not placed */
+  NEED_VALUES = 7,     /* as NEED_KEYS on layers with a window, else optional */
+  NEED_DELTA = 9,      /* required where the layer has the delta rule, else not read */
+  NEED_ATTENTION = 10, /* required where it has attention, else not read */
+  NEED_TIED = 8        /* required where the last device needs its own copy of a tied token embedding, else not read */
 } tensor_need;
 
 typedef struct tensor_row {

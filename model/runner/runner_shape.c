@@ -77,6 +77,7 @@ const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint
   insert_copies(r->position, batch->position, batch->n_rows, n_stored, row, n, sizeof *r->position);
   for (uint32_t g = 0; g < n_groups; g++) {
     int64_t *to = r->kv_slot + (uint64_t)g * r->config.limits.rows_max;
+    if (batch->kv_slot[g] == NULL) continue; /* of states; what fills up writes none */
     insert_copies(to, batch->kv_slot[g], batch->n_rows, n_stored, row, n, sizeof *to);
     r->filled.kv_slot[g] = to;
   }

@@ -23,6 +23,7 @@ import tiny_gguf
 import tiny_gpt_oss
 import tiny_llama
 import tiny_models
+import tiny_qwen35
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "models")
@@ -159,10 +160,12 @@ class Divided:
 
 def autoregressive(t):
     """The module that builds and writes a model of a family without canvases; None of gemma4."""
-    return next((m for m in (tiny_llama, tiny_gpt_oss) if isinstance(t, m.Tiny)), None)
+    return next((m for m in (tiny_llama, tiny_gpt_oss, tiny_qwen35) if isinstance(t, m.Tiny)), None)
 
 
 def prompt_lengths(t):
+    if hasattr(t, "prompts"):
+        return list(t.prompts)
     if t.window == 0:
         return [1, 7, 8, 9, 16, 17, 40]
     w, c = t.window, max(t.canvas, 8)
@@ -188,6 +191,8 @@ def ar_cases(t, session, g):
     s.encode(draw_tokens(g, window - 2, t.vocab, True), False)
     for n in (1, 1, 1, 1, window + 2, 1):
         s.encode(draw_tokens(g, n, t.vocab, False), False)
+    if hasattr(t, "prompts"):
+        return
     s = session("no-bos")
     s.encode(draw_tokens(g, longest - 2, t.vocab, False), False)
 

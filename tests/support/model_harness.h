@@ -227,9 +227,17 @@ static inline void harness_forget_pages(harness *h) {
   h->n_taken = 0;
 }
 
+/* Entries of a sequence's table in a group for its first n_tokens: a page for each block or, in a group of states, the
+ * pages of the state at each border, one after another. */
+static inline uint32_t harness_n_entries(const harness *h, uint32_t g, uint32_t n_tokens) {
+  const weft_layer_group *group = &h->layout.group[g];
+  if (group->state_pages > 0) return n_tokens / group->block_tokens * group->state_pages;
+  return (n_tokens + group->block_tokens - 1) / group->block_tokens;
+}
+
 static inline void harness_reserve(harness *h, harness_seq *seq, uint32_t n_tokens) {
   for (uint32_t g = 0; g < h->layout.n_groups; g++) {
-    while (seq->n_entries[g] * h->layout.group[g].block_tokens < n_tokens) {
+    while (seq->n_entries[g] < harness_n_entries(h, g, n_tokens)) {
       if (seq->n_entries[g] == HARNESS_TABLE_MAX || h->n_taken == h->kv->n_pages) {
         harness_die("pages", WEFT_NO_BLOCKS, "the test's pool is too small");
       }
@@ -244,8 +252,32 @@ typedef struct harness_arrays {
   weft_segment *segment;
   uint32_t *table, *table_at, n_table;
   const float **soft;
-  uint32_t *output_row, n_output;
+  uint32_t *output_row, n_output, n_states;
+  weft_state_write *state;
 } harness_arrays;
+
+/* The pages of the sequence's state at a border, in the step's tables. */
+static inline uint32_t harness_add_state(const harness *h, const harness_seq *seq, uint32_t g, uint32_t border,
+                                         harness_arrays *a) {
+  uint32_t n = h->layout.group[g].state_pages, at = a->n_table;
+  if (border == 0) return WEFT_STATE_NONE;
+  memcpy(a->table + at, seq->table[g] + (border / h->layout.group[g].block_tokens - 1) * n, n * sizeof *a->table);
+  a->n_table += n;
+  return at;
+}
+
+/* Of a group of states: the one that segment s begins with, and those that it writes. Of the borders that it crosses
+ * every second one is not written. */
+static inline void harness_add_states(const harness *h, const harness_piece *piece, uint32_t s, uint32_t g,
+                                      harness_arrays *a) {
+  uint32_t every = h->layout.group[g].block_tokens, kv_len = piece->seq->n_valid, end = kv_len + piece->n;
+  a->table_at[s * h->layout.n_groups + g] = harness_add_state(h, piece->seq, g, kv_len / every * every, a);
+  for (uint32_t border = (kv_len / every + 1) * every; border <= end; border += every) {
+    if (border + every <= end && border / every % 2 == 0) continue;
+    uint32_t at = harness_add_state(h, piece->seq, g, border, a);
+    a->state[a->n_states++] = (weft_state_write){.segment = s, .group = g, .position = border, .table_at = at};
+  }
+}
 
 static inline void harness_add_piece(harness *h, const harness_piece *piece, weft_batch *batch, harness_arrays *a) {
   uint32_t n_groups = h->layout.n_groups, first = batch->n_rows, s = batch->n_segments++;
@@ -265,13 +297,17 @@ static inline void harness_add_piece(harness *h, const harness_piece *piece, wef
     for (uint32_t g = 0; g < n_groups; g++) {
       uint32_t block = h->layout.group[g].block_tokens;
       a->slot[g][row] = -1;
-      if (piece->canvas) continue;
+      if (piece->canvas || h->layout.group[g].state_pages > 0) continue;
       a->slot[g][row] = (int64_t)seq->table[g][position / block] * block + position % block;
     }
     bool wanted = piece->output == OUT_ALL || (piece->output == OUT_LAST && i + 1 == piece->n);
     if (wanted) a->output_row[a->n_output++] = row;
   }
   for (uint32_t g = 0; g < n_groups; g++) {
+    if (h->layout.group[g].state_pages > 0) {
+      harness_add_states(h, piece, s, g, a);
+      continue;
+    }
     a->table_at[s * n_groups + g] = a->n_table;
     memcpy(a->table + a->n_table, seq->table[g], seq->n_entries[g] * sizeof *a->table);
     a->n_table += seq->n_entries[g];
@@ -312,6 +348,7 @@ static inline harness_arrays harness_arrays_open(uint32_t n_rows, uint32_t n_pie
   a.position = harness_alloc(n_rows, sizeof *a.position);
   a.output_row = harness_alloc(n_rows, sizeof *a.output_row);
   a.segment = harness_alloc(n_pieces, sizeof *a.segment);
+  a.state = harness_alloc((size_t)n_rows * n_groups, sizeof *a.state);
   a.soft = harness_alloc(n_pieces, sizeof *a.soft);
   a.table = harness_alloc((size_t)n_pieces * n_groups * HARNESS_TABLE_MAX, sizeof *a.table);
   a.table_at = harness_alloc((size_t)n_pieces * n_groups, sizeof *a.table_at);
@@ -324,6 +361,7 @@ static inline void harness_arrays_close(harness_arrays *a) {
   free(a->position);
   free(a->output_row);
   free(a->segment);
+  free(a->state);
   free(a->soft);
   free(a->table);
   free(a->table_at);
@@ -342,7 +380,10 @@ static inline void harness_run(harness *h, const harness_piece *pieces, uint32_t
   batch.segment = a.segment;
   batch.table = a.table;
   batch.table_at = a.table_at;
-  for (uint32_t g = 0; g < batch.n_groups; g++) batch.kv_slot[g] = a.slot[g];
+  batch.state = a.state;
+  batch.n_states = a.n_states;
+  for (uint32_t g = 0; g < batch.n_groups; g++)
+    batch.kv_slot[g] = h->layout.group[g].state_pages > 0 ? NULL : a.slot[g];
   weft_forward_args args = {
       .batch = &batch,
       .token = a.token,

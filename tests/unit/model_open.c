@@ -630,6 +630,66 @@ static void inspect_holds(const char *name, gguf_edit e, bool json, const char *
   gguf_writer_close(&w);
 }
 
+static void test_qwen35_keys(void **state) {
+  (void)state;
+  static const char *const required[] = {"block_count",          "context_length",       "embedding_length",
+                                         "feed_forward_length",  "attention.head_count", "attention.head_count_kv",
+                                         "attention.key_length", "rope.dimension_count", "rope.freq_base",
+                                         "ssm.conv_kernel",      "ssm.state_size",       "ssm.group_count",
+                                         "ssm.time_step_rank",   "ssm.inner_size"};
+  static const struct {
+    const char *key;
+    uint32_t value;
+    weft_status status;
+    const char *words;
+  } cases[] = {
+      {"qwen35.ssm.conv_kernel", 3, WEFT_E_UNSUPPORTED, "is 3; convolutions over 4 positions"},
+      {"qwen35.ssm.state_size", 12, WEFT_E_UNSUPPORTED, "is 12; a multiple of 8 is needed"},
+      {"qwen35.ssm.state_size", 1u << 31, WEFT_E_FORMAT, "it must be 1..256"},
+      {"qwen35.ssm.state_size", 16, WEFT_E_UNSUPPORTED, "ssm.inner_size' is 32; ssm.time_step_rank times"},
+      {"qwen35.ssm.group_count", 3, WEFT_E_UNSUPPORTED, "is 4; a multiple of ssm.group_count is needed"},
+      {"qwen35.ssm.group_count", 1, WEFT_E_FORMAT, "'blk.0.attn_qkv.weight' has shape 8 x 64"},
+      {"qwen35.ssm.time_step_rank", 1u << 31, WEFT_E_FORMAT, "it must be 1..4096"},
+      {"qwen35.rope.dimension_count", 3, WEFT_E_UNSUPPORTED, "elements of a head rotate in pairs"},
+      {"qwen35.rope.dimension_count", 16, WEFT_E_FORMAT, "it must be 2..8"},
+      {"qwen35.full_attention_interval", 4, WEFT_E_UNSUPPORTED, "no layer has attention"},
+      {"qwen35.full_attention_interval", 1, WEFT_E_FORMAT, "'blk.0.attn_q.weight' is missing"},
+      {"qwen35.attention.sliding_window", 5, WEFT_E_UNSUPPORTED, "windows are not supported"},
+      {"qwen35.nextn_predict_layers", 3, WEFT_E_FORMAT, "is 3; it must be 0..2"},
+  };
+  weft_model_info info;
+  refused_without("qwen35-base", "qwen35", required, sizeof required / sizeof *required);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    refused("qwen35-base", (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status,
+            cases[i].words);
+  refused("qwen35-moe", (gguf_edit){.drop_key = "qwen35moe.expert_shared_feed_forward_length"}, WEFT_E_FORMAT,
+          "'qwen35moe.expert_shared_feed_forward_length' is missing");
+  /* layers that guess ahead are left out, with their tensors */
+  accepted("qwen35-moe", (gguf_edit){.set_u32 = "qwen35moe.nextn_predict_layers", .value = 1}, &info);
+  assert_int_equal(info.n_layers, 2);
+  accepted("qwen35-base", (gguf_edit){0}, &info);
+  assert_int_equal(weft_kv_state_bytes(&info.kv), 2 * (4 * 8 * 8 + 3 * 64) * sizeof(float));
+  inspect_holds("qwen35-base", (gguf_edit){0}, true, "\"state_bytes\": 3584");
+}
+
+static void test_qwen35_tensors(void **state) {
+  (void)state;
+  static const char *const needed[] = {
+      "blk.0.attn_qkv.weight", "blk.0.attn_gate.weight",          "blk.0.ssm_alpha.weight", "blk.0.ssm_beta.weight",
+      "blk.0.ssm_a",           "blk.0.ssm_conv1d.weight",         "blk.0.ssm_dt.bias",      "blk.0.ssm_norm.weight",
+      "blk.0.ssm_out.weight",  "blk.0.attn_norm.weight",          "blk.2.attn_q.weight",    "blk.2.attn_k_norm.weight",
+      "blk.2.ffn_gate.weight", "blk.2.post_attention_norm.weight"};
+  char words[96];
+  for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+    (void)snprintf(words, sizeof words, "'%s' is missing", needed[i]);
+    refused("qwen35-base", (gguf_edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
+  }
+  refused("qwen35-moe", (gguf_edit){.drop_tensor = "blk.0.ffn_gate_inp_shexp.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("qwen35-base", (gguf_edit){.reshape = "blk.0.ssm_out.weight"}, WEFT_E_FORMAT, "expected 32 x 8");
+  refused("qwen35-base", (gguf_edit){.reshape = "blk.2.attn_q.weight"}, WEFT_E_FORMAT, "expected 8 x 32");
+  refused("qwen35-base", (gguf_edit){.add_scalar = "blk.0.attn_q.bias"}, WEFT_E_UNSUPPORTED, "is not used by a qwen35");
+}
+
 static void test_inspect(void **state) {
   (void)state;
   inspect_holds("dg-base", (gguf_edit){0}, false, "canvas: 8 tokens, at most 48 steps");
@@ -671,6 +731,8 @@ int main(void) {
       cmocka_unit_test(test_llama_keys),
       cmocka_unit_test(test_gpt_oss_keys),
       cmocka_unit_test(test_gpt_oss_tensors),
+      cmocka_unit_test(test_qwen35_keys),
+      cmocka_unit_test(test_qwen35_tensors),
       cmocka_unit_test(test_llama_tensors),
       cmocka_unit_test(test_quantised_bias),
   };

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* Argument structs that a step fills and runs (layers.c, layers_delta.c), and whose scratch the plan of its memory asks
+ * for (layers_plan.c); private to these files.
+ *
+ * Law: what decides how much scratch an op needs is set here, so that the plan cannot ask for less than the step. */
+#ifndef WEFT_MODEL_LAYERS_ARGS_H
+#define WEFT_MODEL_LAYERS_ARGS_H
+
+#include "model/layers.h"
+
+/* The weight, or NULL where the file has none. */
+static inline const weft_weight *layers_weight_of(const weft_weight *weight) {
+  return weight->data != NULL ? weight : NULL;
+}
+weft_matmul_args layers_product_of(const model_part *part, const float *x, uint32_t n_rows, uint32_t n_weights,
+                                   const weft_weight *const *weight, float *const *y);
+weft_experts_args layers_experts_of(const weft_model *model, const model_part *part, const model_layer *layer);
+weft_route_args layers_route_of(const weft_model *model, const model_part *part, const model_layer *layer,
+                                uint32_t n_rows);
+/* The weights that read a layer's input, at most LAYERS_INPUTS_MAX, and where their products go in scratch. */
+enum { LAYERS_INPUTS_MAX = 6 };
+uint32_t layers_inputs_of(const weft_model *model, const model_part *part, uint32_t layer, const weft_weight **weight,
+                          float **y);
+/* Computes the products of a layer's input with all of them. */
+weft_status layers_project(model_step *step, uint32_t layer);
+/* From here on only the output rows are computed, in their order; step->a has rows of `cols`. */
+weft_status layers_keep_output_rows(model_step *step, uint64_t cols);
+/* No output is wanted, and no later layer stores what a later row needs. */
+bool layers_end_here(const model_step *step, uint32_t layer);
+/* The delta rule of a layer, but for the memory of its view, its segments and its writes. */
+weft_delta_rule_args layers_delta_of(const weft_model *model, const model_part *part, uint32_t layer, uint32_t n_rows);
+
+#endif
