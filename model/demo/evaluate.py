@@ -373,7 +373,7 @@ def main():
         ):
             with open(path, "w", encoding="utf-8") as f:
                 for e in make(tok, families, args.per_family, args.seed):
-                    f.write(json.dumps(e, ensure_ascii=False) + "\n")
+                    f.write(json.dumps(e, ensure_ascii=False, separators=(",", ":")) + "\n")
         return
     with open(args.cases, encoding="utf-8") as f:
         examples = [json.loads(line) for line in f]
