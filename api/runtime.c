@@ -23,13 +23,6 @@
 
 enum { SPILL_PAGES_MAX = (1 << 24) - 4 };
 
-int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
-  if (error != NULL && n_error > 0) {
-    (void)snprintf(error, n_error, "%s", from->text[0] != 0 ? from->text : weft_status_text(status));
-  }
-  return (int)status;
-}
-
 /* ---- models ------------------------------------------------------------------------------------------------ */
 
 static void show_progress(void *self, uint64_t done, uint64_t total) {

@@ -6,6 +6,8 @@
 #ifndef WEFT_API_RUNTIME_H
 #define WEFT_API_RUNTIME_H
 
+#include <stdio.h>
+
 #include "api/devices.h"
 #include "api/formats.h"
 #include "api/model_drafter.h"
@@ -108,7 +110,12 @@ const char *weft_degraded(const weft_runtime *runtime);
 /* Can be read, or is hung up, when the owner of the weights has ended; -1: they are this process' own. */
 int weft_runtime_owner(const weft_runtime *runtime);
 /* Copies the line of a weft_error to the caller's buffer and returns the status as int. */
-int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
+static inline int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
+  if (error != NULL && n_error > 0) {
+    (void)snprintf(error, n_error, "%s", from->text[0] != 0 ? from->text : weft_status_text(status));
+  }
+  return (int)status;
+}
 
 /* Why an answer that has tokens has no text, for those who asked: what follows says what to do. */
 #define WEFT_NO_TEXT                                                                                               \

@@ -447,7 +447,7 @@ static void bad_traces_are_named(void **state) {
   assert_int_equal(sim("--trace /nowhere.jsonl", out), 3);
   assert_int_equal(sim("--csv --json", out), 2);
   assert_int_equal(sim("--router random", out), 2);
-  assert_int_equal(sim("--router prefix --replicas 9", out), 2);
+  assert_int_equal(sim("--router prefix --replicas 17", out), 2);
   assert_int_equal(sim("--rows 100", out), 2);
   assert_non_null(strstr(out, "raise rows per step to 256"));
 }
