@@ -16,7 +16,7 @@
 #ifndef WEFT_KERNELS_CUDA_PIPELINE_CUH
 #define WEFT_KERNELS_CUDA_PIPELINE_CUH
 
-#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/call_tiles.cuh"
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -88,25 +88,6 @@ static __device__ void schedule_items(const gemm_args &a, M &m, uint32_t rows, u
 }
 
 /* ---- weights --------------------------------------------------------------------------------------------- */
-
-/* A row tile of a call: row tile `tile` of weight `w`. Calls count the row tiles of all their weights in one sequence
- * (tiles_of, find_tile). A number beyond its end gives a tile of the last weight that does not exist: producers copy
- * that weight's last tile for it, and run_epilogue drops its results. */
-typedef struct weight_tile {
-  uint32_t w, tile;
-} weight_tile;
-
-static __host__ __device__ __forceinline__ uint32_t tiles_of(const gemm_args &a) {
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
-  return n;
-}
-
-static __device__ __forceinline__ weight_tile find_tile(const gemm_args &a, uint32_t tile) {
-  uint32_t w = 0;
-  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
-  return {w, tile};
-}
 
 /* Whether a unit is the last one of a weight and holds 64 inputs (packed_layout.cuh). */
 template <int T>

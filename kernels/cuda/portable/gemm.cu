@@ -101,7 +101,7 @@ static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile
                                                   uint8_t *to) {
   if (unit < a.n_units) {
     copy_weights<T, S>(a, unit, to, [&](uint32_t own) {
-      call_tile t = find_call_tile(a, item.tile + own);
+      weight_tile t = find_tile(a, item.tile + own);
       const gemm_weight &weight = a.weight[t.w];
       uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
       return weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes;
@@ -120,10 +120,10 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
   warp_sums<S> all, sums;
   prescale_powers powers[S::per_warp];
   float w_unscale[S::per_warp];
-  call_tile t[S::per_warp];
+  weight_tile t[S::per_warp];
 #pragma unroll
   for (uint32_t i = 0; i < S::per_warp; i++) {
-    t[i] = find_call_tile(a, item.tile + own.tile + i);
+    t[i] = find_tile(a, item.tile + own.tile + i);
     const gemm_weight &weight = a.weight[t[i].w];
     int prescale = prescale_exponent(T, (const packed_header *)(const void *)weight.data);
     powers[i] = powers_of<T>(prescale, a.values);

@@ -11,7 +11,7 @@
 #ifndef WEFT_KERNELS_CUDA_PORTABLE_GEMM_TILE_CUH
 #define WEFT_KERNELS_CUDA_PORTABLE_GEMM_TILE_CUH
 
-#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/call_tiles.cuh"
 #include "kernels/cuda/portable/tile.cuh"
 
 /* x_unit: bytes that eight rows have of 128 inputs. */
@@ -33,25 +33,6 @@ typedef struct tile_item {
   uint32_t matrix, first, n, tile;
 } tile_item;
 
-/* A row tile of a call: row tile `tile` of weight w. Calls count the tiles of all their weights in one sequence. A
- * number beyond its end gives a tile of the last weight that does not exist: its last one is copied, and no result is
- * stored. */
-typedef struct call_tile {
-  uint32_t w, tile;
-} call_tile;
-
-static __host__ __device__ __forceinline__ uint32_t count_tiles(const gemm_args &a) {
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
-  return n;
-}
-
-static __device__ __forceinline__ call_tile find_call_tile(const gemm_args &a, uint32_t tile) {
-  uint32_t w = 0;
-  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
-  return {w, tile};
-}
-
 /* Items of a call: for each `rows` rows of all rows, or of each job, all groups of `tiles` row tiles. */
 struct tile_items {
   uint32_t n, n_groups, n_parts; /* parts of a job */
@@ -60,7 +41,7 @@ struct tile_items {
 template <class S>
 static __device__ __forceinline__ tile_items count_items(const gemm_args &a) {
   tile_items items;
-  items.n_groups = (count_tiles(a) + S::tiles - 1) / S::tiles;
+  items.n_groups = (tiles_of(a) + S::tiles - 1) / S::tiles;
   items.n_parts = a.jobs != NULL ? (a.job_rows + S::rows - 1) / S::rows : (a.n_rows + S::rows - 1) / S::rows;
   items.n = items.n_groups * items.n_parts * (a.jobs != NULL ? *a.n_jobs : 1);
   return items;
@@ -79,7 +60,7 @@ static __device__ __forceinline__ tile_item item_at(const gemm_args &a, const ti
 template <class S>
 static inline uint32_t blocks_of(const cuda_device *d, const gemm_args &a) {
   uint64_t n_jobs = a.jobs != NULL ? a.jobs_max : 1, rows = a.jobs != NULL ? a.job_rows : a.n_rows;
-  uint64_t n_items = n_jobs * cuda_ceil((uint32_t)rows, S::rows) * cuda_ceil(count_tiles(a), S::tiles);
+  uint64_t n_items = n_jobs * cuda_ceil((uint32_t)rows, S::rows) * cuda_ceil(tiles_of(a), S::tiles);
   uint64_t n_fit = (uint64_t)d->n_multiprocessors * (S::warps == 8 ? 2 : 4);
   return (uint32_t)(n_items < n_fit ? n_items : n_fit);
 }
@@ -87,7 +68,7 @@ static inline uint32_t blocks_of(const cuda_device *d, const gemm_args &a) {
 /* The size of items with which the multiprocessors are done first, if each takes one after another: a wide one is four
  * narrow ones, and two of those are at work at once. */
 static inline bool is_wide_call(const cuda_device *d, const gemm_args &a) {
-  uint32_t n_tiles = count_tiles(a);
+  uint32_t n_tiles = tiles_of(a);
   uint64_t n = d->n_multiprocessors;
   if (a.jobs != NULL) return a.job_rows > 32;
   uint64_t wide = (uint64_t)cuda_ceil(n_tiles, 8) * cuda_ceil(a.n_rows, 64),

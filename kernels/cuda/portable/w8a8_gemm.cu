@@ -98,7 +98,7 @@ static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile
                                                   uint8_t *to) {
   if (unit < a.n_units) {
     copy_weights<T, S>(a, unit, to, [&](uint32_t own) {
-      call_tile t = find_call_tile(a, item.tile + own);
+      weight_tile t = find_tile(a, item.tile + own);
       const gemm_weight &weight = a.weight[t.w];
       uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
       return weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes;
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile
 template <class S>
 static __device__ __forceinline__ void store_tile(const gemm_args &a, const tile_item &item, uint32_t own_tile,
                                                   uint32_t first, const float (&sums)[S::own_nt][4]) {
-  call_tile t = find_call_tile(a, item.tile + own_tile);
+  weight_tile t = find_tile(a, item.tile + own_tile);
   const gemm_weight &weight = a.weight[t.w];
   uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
   const float scale = scale_of(weight, item.matrix);
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
                8 * own.row + threadIdx.x % 4 * 2;
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) {
-    call_tile c = find_call_tile(a, item.tile + own.tile + t);
+    weight_tile c = find_tile(a, item.tile + own.tile + t);
     uint64_t tile = (uint64_t)item.matrix * a.weight[c.w].n_tiles + min(c.tile, a.weight[c.w].n_tiles - 1);
     own.steps[t] = a.weight[c.w].steps + tile * n_spans * W8A8_STEPS_BYTES;
   }
