@@ -105,6 +105,19 @@ static void refused_without(const char *model, const char *arch, const char *con
   }
 }
 
+/* A number that a key must not have, and what is said of it. */
+typedef struct number_case {
+  const char *key;
+  uint32_t value;
+  weft_status status;
+  const char *words;
+} number_case;
+
+static void refused_numbers(const char *model, const number_case *cases, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    refused(model, (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status, cases[i].words);
+}
+
 static void test_required_keys(void **state) {
   (void)state;
   static const char *const names[] = {"block_count",
@@ -469,12 +482,7 @@ static void test_gpt_oss_keys(void **state) {
                                          "attention.sliding_window",
                                          "attention.layer_norm_rms_epsilon",
                                          "rope.freq_base"};
-  static const struct {
-    const char *key;
-    uint32_t value;
-    weft_status status;
-    const char *words;
-  } cases[] = {
+  static const number_case cases[] = {
       {"gpt-oss.block_count", 3, WEFT_E_FORMAT, "'blk.2.attn_norm.weight' is missing"},
       {"gpt-oss.attention.head_count", 3, WEFT_E_FORMAT, "do not share 2 key heads evenly"},
       {"gpt-oss.attention.key_length", 1u << 31, WEFT_E_FORMAT, "it must be 8..1024"},
@@ -491,9 +499,7 @@ static void test_gpt_oss_keys(void **state) {
   };
   weft_model_info info;
   refused_without("gpt-oss-base", "gpt-oss", required, sizeof required / sizeof *required);
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    refused("gpt-oss-base", (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status,
-            cases[i].words);
+  refused_numbers("gpt-oss-base", cases, sizeof cases / sizeof *cases);
   refused("gpt-oss-pattern", (gguf_edit){.set_u32 = "gpt-oss.block_count", .value = 3}, WEFT_E_FORMAT,
           "sliding_window_pattern' has 2 elements for 3 layers");
   refused("gpt-oss-base", (gguf_edit){.set_string = "general.architecture", .text = "gptoss"}, WEFT_E_UNSUPPORTED,
@@ -637,12 +643,7 @@ static void test_qwen35_keys(void **state) {
                                          "attention.key_length", "rope.dimension_count", "rope.freq_base",
                                          "ssm.conv_kernel",      "ssm.state_size",       "ssm.group_count",
                                          "ssm.time_step_rank",   "ssm.inner_size"};
-  static const struct {
-    const char *key;
-    uint32_t value;
-    weft_status status;
-    const char *words;
-  } cases[] = {
+  static const number_case cases[] = {
       {"qwen35.ssm.conv_kernel", 3, WEFT_E_UNSUPPORTED, "is 3; convolutions over 4 positions"},
       {"qwen35.ssm.state_size", 12, WEFT_E_UNSUPPORTED, "is 12; a multiple of 8 is needed"},
       {"qwen35.ssm.state_size", 1u << 31, WEFT_E_FORMAT, "it must be 1..256"},
@@ -659,9 +660,7 @@ static void test_qwen35_keys(void **state) {
   };
   weft_model_info info;
   refused_without("qwen35-base", "qwen35", required, sizeof required / sizeof *required);
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    refused("qwen35-base", (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status,
-            cases[i].words);
+  refused_numbers("qwen35-base", cases, sizeof cases / sizeof *cases);
   refused("qwen35-moe", (gguf_edit){.drop_key = "qwen35moe.expert_shared_feed_forward_length"}, WEFT_E_FORMAT,
           "'qwen35moe.expert_shared_feed_forward_length' is missing");
   /* layers that guess ahead are left out, with their tensors */
