@@ -45,6 +45,21 @@ def serving(folder):
         yield title, [(load, made[load]) for load in loads]
 
 
+def drafts_by_rows(folder):
+    """Lines: rows of a sequence in a step, its last token and the guesses behind it; times the tokens a second of no drafts."""
+    (record,) = records.read(os.path.join(folder, "h200-drafts.json"))
+    for n, right in ((1, 0.9), (1, 0.8), (1, 0.6), (8, 0.8), (8, 0.6)):
+        points = sorted((row["depth"] + 1, row["times"]) for row in record["fixed"]["rows"] if row["n_parallel"] == n and row["right"] == right)
+        yield f"{n} sequence{'s' if n > 1 else ''}, {right * 100:.0f} % right", [(1, 1.0)] + points
+
+
+def drafts_by_rule(folder):
+    """Lines: sequences at once; times the tokens a second of no drafts, where the rule says how many guesses there are."""
+    for right in (0.8, 0.6):
+        points = sorted((row["n_parallel"], row["times"]) for row in read(folder, "h200-drafts.json") if row["right"] == right)
+        yield f"{right * 100:.0f} % right", points
+
+
 def blocks(series):
     """Data for gnuplot, a block for each series."""
     lines = []
@@ -54,11 +69,18 @@ def blocks(series):
     return lines
 
 
-def script_of_lines(series):
-    styles = [(WEFT, 7, 1), (OTHER, 7, 1), (WEFT, 6, 2), (OTHER, 6, 2)]
+def script_of_lines(series, x="sequences at once", end=70, styles=((WEFT, 7, 1), (OTHER, 7, 1), (WEFT, 6, 2), (OTHER, 6, 2))):
     plots = [f'$s{at} using 1:2 with linespoints lw 2 pt {point} ps 0.7 dt {dash} lc rgb "{colour}" title "{title}"'
              for at, ((title, _), (colour, point, dash)) in enumerate(zip(series, styles))]
-    return ['set logscale x 2', 'set xrange [0.9:70]', 'set xlabel "sequences at once"', 'set key left top', "plot " + ", ".join(plots)]
+    return ['set logscale x 2', f'set xrange [0.9:{end}]', f'set xlabel "{x}"', 'set key left top', "plot " + ", ".join(plots)]
+
+
+def script_of_rows(series):
+    return script_of_lines(series, "rows of a sequence in a step", 10, ((WEFT, 7, 1), (FAST, 7, 1), (SECOND, 7, 1), (FAST, 6, 2), (SECOND, 6, 2)))
+
+
+def script_of_rule(series):
+    return script_of_lines(series, end=140, styles=((FAST, 7, 1), (SECOND, 7, 1)))
 
 
 def script_of_bars(series):
@@ -67,9 +89,12 @@ def script_of_bars(series):
             "set key left top", "plot " + ", ".join(plots)]
 
 
+TOKENS, TIMES = "tokens a second, all together", "times the tokens of no drafts"
 PICTURES = {
-    "decode.svg": ("Decode on one H200, after prompts of 512 (h200-peer-llama.json)", decode, script_of_lines),
-    "serving.svg": ("Serving on one H200, DiffusionGemma 26B-A4B (h200-serving-vllm.json, h200-serving-integers.json)", serving, script_of_bars),
+    "decode.svg": ("Decode on one H200, after prompts of 512 (h200-peer-llama.json)", decode, script_of_lines, TOKENS),
+    "serving.svg": ("Serving on one H200, DiffusionGemma 26B-A4B (h200-serving-vllm.json, h200-serving-integers.json)", serving, script_of_bars, TOKENS),
+    "drafts-rows.svg": ("Drafts of so many guesses, one H200, 26B Q4_K_M, an oracle that costs nothing (h200-drafts.json)", drafts_by_rows, script_of_rows, TIMES),
+    "drafts-rule.svg": ("Drafts where they gain, one H200, 26B Q4_K_M, an oracle that costs nothing (h200-drafts.json)", drafts_by_rule, script_of_rule, TIMES),
 }
 
 
@@ -78,9 +103,9 @@ def describe(title, series):
 
 
 def draw(name, folder):
-    title, figures, script_of = PICTURES[name]
+    title, figures, script_of, measure = PICTURES[name]
     series = list(figures(folder))
-    lines = ['set terminal svg size 860,380 noenhanced font "sans-serif,12" background "white"', f'set title "{title}"', 'set ylabel "tokens a second, all together"',
+    lines = ['set terminal svg size 860,380 noenhanced font "sans-serif,12" background "white"', f'set title "{title}"', f'set ylabel "{measure}"',
              "set yrange [0:*]", 'set grid y lc rgb "#dddddd"', "set border 3", "set tics nomirror"] + blocks(series) + script_of(series)
     drawn = subprocess.run(["gnuplot"], input="\n".join(lines), stdout=subprocess.PIPE, text=True, check=True).stdout
     drawn = re.sub(r"<title>.*?</title>\s*<desc>.*?</desc>", lambda _: f"<title>{html.escape(title)}</title>\n<desc>{html.escape(describe(title, series))}</desc>",
@@ -91,7 +116,7 @@ def draw(name, folder):
 
 def faults(results=RESULTS, folder=FOLDER):
     """What pictures show that their records do not say, in words."""
-    for name, (title, figures, _) in PICTURES.items():
+    for name, (title, figures, _, _) in PICTURES.items():
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as f:
                 said = re.search(r"<desc>(.*?)</desc>", f.read(), flags=re.S)
