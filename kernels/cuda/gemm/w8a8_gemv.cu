@@ -439,6 +439,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
    * whose row lies where all warps' do. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
+  __shared__ down_ranks ranks;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_spans = w8a8_spans_of(a);
   uint64_t r = blockIdx.y;
   gemv_ring ring =
@@ -455,6 +456,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   down_cursor ahead = {ids, blockIdx.x, warp, k, 0};
   for (uint32_t stage = 0; stage < n_stages; stage++) issue_down<T>(a, ring, stage, ahead);
   uint32_t matrix = warp < k ? matrix_of(a, __ldcg(ids + warp)) : 0;
+  load_ranks(a, weights, r, k, ranks);
   wait_for_prior_grids();
   launch_dependent_grids();
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
@@ -469,7 +471,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
   __syncthreads();
-  combine_ranks_store(a, weights, r, k, done);
+  combine_ranks_store(a, ranks, r, k, done);
 }
 
 /* Shared memory of a block. shared_spans: spans of the shared MLP's row; 0: there is no shared MLP. */

@@ -177,6 +177,7 @@ static __device__ __forceinline__ void multiply_down(const gemm_args &a, const g
                                                      uint32_t k, uint32_t n_stages, const float *bias) {
   extern __shared__ __align__(128) uint8_t memory[]; /* stages of the warps, their rows, 16 results of ranks or tasks */
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
+  __shared__ down_ranks ranks;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t r = blockIdx.y;
   uint32_t ring_bytes = bytes_of_stages<T>(a.tile_bytes, n_stages);
@@ -195,6 +196,7 @@ static __device__ __forceinline__ void multiply_down(const gemm_args &a, const g
   for (uint32_t stage = 0; stage < n_stages; stage++) issue_rank<T>(a, ring, stage, ahead);
   packed_header header = header_of(a.weight[0].data);
   uint32_t matrix = warp < k ? matrix_of(a, __ldcg(ids + warp)) : 0;
+  load_ranks(a, weights, r, k, ranks);
   wait_for_prior_grids();
   launch_dependent_grids();
 #pragma unroll 1
@@ -208,7 +210,7 @@ static __device__ __forceinline__ void multiply_down(const gemm_args &a, const g
     if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
   __syncthreads();
-  combine_ranks_store<BIASED>(a, weights, r, k, done, bias);
+  combine_ranks_store<BIASED>(a, ranks, r, k, done, bias);
 }
 
 /* Registers leave room for two blocks and some of the next kernel's. */

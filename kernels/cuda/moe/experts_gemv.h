@@ -30,9 +30,9 @@ bool experts_gemv_down_fits(uint32_t n_in, uint32_t k);
 /* Whether experts_gemv_down can compute the down projection of a shared MLP of the same rows in the same launch. */
 bool experts_gemv_down_shares(const gemm_args *args, const gemm_args *shared);
 /* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j] - first_matrix] x[r k + j], for rows [0, n_rows), added as
- * kernels/experts.h says; and the product `shared`, if it has a weight. This kernel reads ids before it waits for its
- * inputs. So the kernel before it must have waited for its own inputs, ids among them, before it lets the next one
- * start, as gemv with ids does. */
+ * kernels/experts.h says; and the product `shared`, if it has a weight. This kernel reads ids and weights before it
+ * waits for its inputs. So the kernel before it must have waited for its own inputs, both among them, before it lets
+ * the next one start, as gemv with ids does. */
 weft_status experts_gemv_down(cuda_device *d, const gemm_args *args, const gemm_args *shared, const float *weights,
                               uint32_t k);
 weft_status experts_gemv_down_setup(cuda_device *d);
@@ -47,41 +47,49 @@ enum {
   DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
 };
 
-/* A rank of the row, as the block's first warp orders them. */
-typedef struct down_rank {
-  float weight;
-  uint16_t rank, leaf;
-  uint32_t id;
-} down_rank;
+/* The ranks of a block's row, in shared memory. A rank whose expert is elsewhere is of no leaf. */
+typedef struct down_ranks {
+  float weight[EXPERTS_GEMV_PAIRS];
+  uint32_t leaf[EXPERTS_GEMV_PAIRS], matrix[EXPERTS_GEMV_PAIRS];
+} down_ranks;
+
+/* Loads row r's ranks, before a barrier of the block. It may be called before the kernel waits for its inputs.
+ * k <= EXPERTS_GEMV_PAIRS, and a block has as many threads. */
+static __device__ __forceinline__ void load_ranks(const gemm_args &a, const float *weights, uint64_t r, uint32_t k,
+                                                  down_ranks &ranks) {
+  uint32_t j = threadIdx.x;
+  if (j >= k) return;
+  int32_t id = __ldcg(a.ids + r * k + j);
+  uint32_t leaf = leaf_of_rank((uint32_t)id, a.n_experts), matrix = matrix_of(a, id);
+  bool elsewhere = (uint32_t)id < a.n_experts && matrix >= a.n_matrices;
+  ranks.weight[j] = __ldcg(weights + r * k + j);
+  ranks.leaf[j] = elsewhere ? WEFT_EXPERTS_LEAVES : leaf;
+  ranks.matrix[j] = matrix;
+}
 
 /* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, added as
  * kernels/experts.h says. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it
- * is NaN. BIASED: bias [n_matrices, n_out] is added to the ranks' results. k <= EXPERTS_GEMV_PAIRS. */
+ * is NaN. A half warp has an output, and a lane a leaf of it. BIASED: bias [n_matrices, n_out] is added to the ranks'
+ * results. */
 template <bool BIASED = false>
-static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, const float *weights, uint64_t r,
+static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, const down_ranks &ranks, uint64_t r,
                                                            uint32_t k, const float *done, const float *bias = NULL) {
-  __shared__ down_rank ranks[EXPERTS_GEMV_PAIRS + 1]; /* and what follows the last one */
-  uint32_t out = blockIdx.x * 16 + threadIdx.x;
-  if (threadIdx.x >= 32) return;
-  order_ranks(a.ids + r * k, weights + r * k, k, a.n_experts, [&](uint32_t place, const rank_of_row &of) {
-    ranks[place] = {of.weight, (uint16_t)of.rank, (uint16_t)of.leaf, of.id};
-  });
-  if (threadIdx.x == 0) ranks[k].leaf = WEFT_EXPERTS_LEAVES;
-  __syncwarp();
-  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
-  leaf_sums<1> sums;
-  sums.clear();
-#pragma unroll 4
+  static_assert(DOWN_WARPS == 8 && WEFT_EXPERTS_LEAVES == 16, "a thread for each leaf of 16 outputs");
+  uint32_t leaf = threadIdx.x % WEFT_EXPERTS_LEAVES, own = threadIdx.x / WEFT_EXPERTS_LEAVES,
+           out = blockIdx.x * 16 + own;
+  float sum = 0.0f;
+#pragma unroll 8
   for (uint32_t j = 0; j < k; j++) {
-    down_rank of = ranks[j];
-    uint32_t matrix = matrix_of(a, (int32_t)of.id);
-    float own = done[16u * of.rank + threadIdx.x];
-    if (BIASED && matrix < a.n_matrices) own = __fadd_rn(own, bias[(uint64_t)matrix * a.weight[0].n_out + out]);
-    bool elsewhere = of.id < a.n_experts && matrix >= a.n_matrices;
-    if (!elsewhere) sums.add(0, __fmul_rn(of.weight, own));
-    sums.close(of.leaf, ranks[j + 1].leaf);
+    if (ranks.leaf[j] != leaf) continue;
+    float result = done[16 * j + own];
+    if (BIASED && ranks.matrix[j] < a.n_matrices && out < a.weight[0].n_out)
+      result = __fadd_rn(result, bias[(uint64_t)ranks.matrix[j] * a.weight[0].n_out + out]);
+    sum = __fadd_rn(sum, __fmul_rn(ranks.weight[j], result));
   }
-  a.weight[0].y[r * a.weight[0].y_stride + out] = sums.all()[0];
+#pragma unroll
+  for (uint32_t apart = 1; apart < WEFT_EXPERTS_LEAVES; apart *= 2)
+    sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, apart));
+  if (leaf == 0 && out < a.weight[0].n_out) a.weight[0].y[r * a.weight[0].y_stride + out] = sum;
 }
 
 #endif

@@ -9,6 +9,11 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/experts.h"
 
+/* The leaf of a rank whose expert is id. */
+static __device__ __forceinline__ uint32_t leaf_of_rank(uint32_t id, uint32_t n_experts) {
+  return id < n_experts ? weft_experts_leaf(id, n_experts) : WEFT_EXPERTS_LEAVES - 1;
+}
+
 typedef struct rank_of_row {
   uint32_t rank, leaf, id;
   float weight;
@@ -20,7 +25,7 @@ static __device__ __forceinline__ rank_of_row load_rank(const int32_t *ids, cons
   if (rank >= k) return r;
   r.id = (uint32_t)ids[rank];
   r.weight = weights[rank];
-  r.leaf = r.id < n_experts ? weft_experts_leaf(r.id, n_experts) : WEFT_EXPERTS_LEAVES - 1;
+  r.leaf = leaf_of_rank(r.id, n_experts);
   return r;
 }
 
