@@ -43,6 +43,8 @@ typedef enum work {
   WORK_DELTA_RULE
 } work;
 
+typedef enum sample_kind { SAMPLE_ALL, SAMPLE_MOST, SAMPLE_TEMPERATURE, SAMPLE_BEST } sample_kind;
+
 typedef struct bench_case {
   const char *name;
   work what;
@@ -78,8 +80,8 @@ typedef struct bench_case {
   {"delta rows", WORK_DELTA_ROWS, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 32, 16, 128, 0, kv, segments, false}, { \
     "delta rule", WORK_DELTA_RULE, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 32, 16, 128, 0, kv, segments, false    \
   }
-#define SAMPLE(name, rows) \
-  { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
+#define SAMPLE(name, rows, asked) \
+  { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, asked, 0, 0, 0, 0, 0, 0, 0, false }
 #define HELD(name, rows) \
   { name, WORK_HELD, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
 #define CLASSES(name, rows, n) \
@@ -176,9 +178,16 @@ static const bench_case cases[] = {
     HEAD("head_stats with soft", Q4_K, 256, true),
     HEAD("head_stats with soft", Q6_K, 256, true),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 1, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
-    SAMPLE("sample", 1),
-    SAMPLE("sample", 32),
-    SAMPLE("sample", 64),
+    SAMPLE("sample", 1, SAMPLE_ALL),
+    SAMPLE("sample", 32, SAMPLE_ALL),
+    SAMPLE("sample", 64, SAMPLE_ALL),
+    SAMPLE("sample of most", 1, SAMPLE_MOST),
+    SAMPLE("sample of most", 32, SAMPLE_MOST),
+    SAMPLE("sample of most", 64, SAMPLE_MOST),
+    SAMPLE("sample by temperature", 1, SAMPLE_TEMPERATURE),
+    SAMPLE("sample by temperature", 64, SAMPLE_TEMPERATURE),
+    SAMPLE("sample of the best", 1, SAMPLE_BEST),
+    SAMPLE("sample of the best", 64, SAMPLE_BEST),
     CLASSES("classes of a schema", 8, 900),
     CLASSES("classes of a schema", 64, 900),
     CLASSES("classes of one size", 64, 4096),
@@ -553,26 +562,34 @@ static weft_status run_held(room *r, const bench_case *c, uint32_t i) {
   return weft_sample(r->device, &a);
 }
 
-/* Everything at once: penalties over 1000 tokens, top_k, top_p, min_p, logprobs of the five best. The first call
- * penalises the logits, as later ones do again: the history's tokens sink, the others stay. */
+/* What the rows of a case are asked for. ALL is everything at once: penalties over 1000 tokens, top_k, top_p, min_p,
+ * logprobs of the five best. The first call penalises the logits, as later ones do again: the history's tokens sink,
+ * the others stay. MOST is what most models' files and users ask for. */
+static weft_sample_row sample_row_of(sample_kind kind, uint32_t history) {
+  weft_sample_row row = {.top_p = 1.0f, .min_log = -INFINITY, .repetition = 1.0f, .cell = -1};
+  if (kind != SAMPLE_BEST) row.temperature = 1.0f;
+  if (kind == SAMPLE_MOST || kind == SAMPLE_ALL) row.top_k = 64, row.top_p = 0.95f;
+  if (kind != SAMPLE_ALL) return row;
+  row.temperature = 0.8f;
+  row.top_k = 40;
+  row.min_log = -6.0f;
+  row.repetition = 1.1f;
+  row.frequency = 0.1f;
+  row.n_history = history;
+  row.n_prompt = history / 2;
+  row.logprobs = 1;
+  row.n_top = 5;
+  return row;
+}
+
 static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
   (void)i;
   enum { HISTORY = 1000 };
   static weft_sample_row row[64];
   uint32_t n = c->n_rows;
   for (uint32_t j = 0; j < 64; j++) {
-    row[j] = (weft_sample_row){.temperature = 0.8f,
-                               .u = 0.01f * (float)j,
-                               .top_k = 40,
-                               .top_p = 0.95f,
-                               .min_log = -6.0f,
-                               .repetition = 1.1f,
-                               .frequency = 0.1f,
-                               .n_history = HISTORY,
-                               .n_prompt = HISTORY / 2,
-                               .cell = -1,
-                               .logprobs = 1,
-                               .n_top = 5};
+    row[j] = sample_row_of((sample_kind)c->n_out, HISTORY);
+    row[j].u = 0.01f * (float)j;
   }
   weft_sample_args a = {.logits = r->y, .history = r->ids, .n_rows = n, .n_vocab = VOCAB, .logits_stride = VOCAB};
   uint64_t n_own = sizeof row + n * sizeof *a.out; /* bytes of rows and results, before the op's scratch */
