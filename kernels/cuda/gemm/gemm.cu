@@ -136,9 +136,9 @@ static bool w8a8_is_tiled(const weft_weight *weight, uint32_t n_rows, uint32_t n
 
 /* Whether the kernel that will multiply has a fused prologue. */
 static bool takes_raw(const cuda_device *d, const gemm_args *a, const float *x, uint64_t x_stride) {
-  if (a->is_w8a8) return a->n_rows == 1 && !a->is_tiled;
-  return (a->n_rows == 1 || !gemv_is_tall(d, a)) && gemm_takes_raw(a->type, a->n_rows, a->n_in) &&
-         gemm_is_wide(x, x_stride);
+  if (!gemm_is_wide(x, x_stride)) return false;
+  if (a->is_w8a8) return !a->is_tiled && w8a8_gemv_takes_raw(a->n_rows, a->n_in);
+  return (a->n_rows == 1 || !gemv_is_tall(d, a)) && gemm_takes_raw(a->type, a->n_rows, a->n_in);
 }
 
 weft_status gemm_from_f32(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride, uint32_t n_rows,
@@ -263,7 +263,7 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
     a.activation = args->activation;
     a.gated = *gated = args->activation != 0 && a.n_weights == 2 && operand != OPERAND_F32 &&
                        (!a.is_tiled || gemm_has_gated_epilogue(d, &a));
-    is_there = a.raw.x != NULL && !a.is_w8a8; /* gemv waits for its rows before it lets another start */
+    is_there = a.raw.x != NULL; /* gemv waits for its rows before it lets another start */
     if (status == WEFT_OK) status = gemm(d, &a);
     if (status != WEFT_OK) return status;
   }

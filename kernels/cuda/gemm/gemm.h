@@ -54,7 +54,6 @@ typedef struct gemm_weight {
 typedef struct gemm_raw_rows {
   const float *x;
   uint64_t x_stride;
-  bool wide; /* W8A8: four numbers may be read at once; the launchers set it */
   /* The kernel before this one let this one start when it had waited for its own inputs, and writes none of the rows
    * (nor those of the shared MLP). So they are there from the start; only ids must be waited for. */
   bool is_there;
@@ -96,7 +95,7 @@ typedef struct gemm_args {
    * even number of whole tiles, and n_out of one half. Few rows, and where gemm_has_gated_epilogue says so. */
   bool gated;
   weft_activation activation;
-  /* With ids, raw and gated: a shared MLP of the same rows (W8A8: of one row), whose weights are [GEMM_SHARED_MLP]
+  /* With ids, raw and gated: a shared MLP of the same rows, whose weights are [GEMM_SHARED_MLP]
    * and the one after it, of the same type and n_in. Their tiles come first, since they do not wait for the choice
    * of experts. */
   uint32_t n_shared; /* row tiles of each; 0: none */

@@ -19,33 +19,7 @@
 
 enum { TALL_WARPS = 8 };
 
-/* How a kernel's rows come: after the prologue, one raw one, or some raw ones. */
-enum { ROWS_PREPARED, ROWS_RAW_ONE, ROWS_RAW };
-
 /* ---- dense weights --------------------------------------------------------------------------------------- */
-
-/* A warp's row tile: number `tile` of a weight. data NULL: there is none. */
-typedef struct dense_tile {
-  uint32_t weight, tile;
-  const uint8_t *data;
-} dense_tile;
-
-/* The row tile of a warp slot in a block's group of them. Gated, a group is a tile of the gate and the same one of up,
- * which are two weights or the halves of one. */
-template <bool GATED>
-static __device__ __forceinline__ dense_tile find_dense(const gemm_args &a, uint32_t group, uint32_t slot) {
-  dense_tile t = {0, GATED ? group : group * (blockDim.x / 32 / a.n_splits) + slot, NULL};
-  if (GATED) {
-    if (group >= gemv_tiles(a)) return t;
-    if (slot != 0 && a.n_weights == 2) t.weight = 1;
-    if (slot != 0 && a.n_weights != 2) t.tile += gemv_tiles(a);
-  } else {
-    while (t.weight < a.n_weights && t.tile >= a.weight[t.weight].n_tiles) t.tile -= a.weight[t.weight++].n_tiles;
-    if (t.weight == a.n_weights) return t;
-  }
-  t.data = a.weight[t.weight].data + PACKED_HEADER_BYTES + (uint64_t)t.tile * a.tile_bytes;
-  return t;
-}
 
 /* Registers of a thread, for 8 NT rows. */
 constexpr int gemv_registers(int nt) {
@@ -113,9 +87,8 @@ static __global__ void __maxnreg__(gemv_registers(NT))
     if (tile.data != NULL && is_last && (!GATED || slot == 0)) {
       epilogue_args of = {&a.weight[tile.weight], tile.tile, a.n_rows, w_unscales[buffer][slot],
                           GATED ? w_unscales[buffer][1] : 0};
-      run_epilogue<NT, GATED>(
-          a, of, own - split * NT * 128, [](uint32_t r) { return r; },
-          [&](uint32_t r) { return RAW ? power_of_two(-scale_exponent[r]) : a.x_unscale[r]; }, plain_gate{a});
+      run_epilogue<NT, GATED>(a, of, own - split * NT * 128,
+                              [&](uint32_t r) { return RAW ? power_of_two(-scale_exponent[r]) : a.x_unscale[r]; });
     }
     buffer ^= 1;
   }
@@ -217,9 +190,9 @@ static weft_status start_dense(cuda_device *d, const gemm_args *args) {
   if (args == NULL) return gemv_set_up(d, (const void *)kernel);
   uint32_t n_raw = ROWS != ROWS_PREPARED ? args->n_rows : 0;
   uint32_t n_slots = slots_of<T, NT, ROWS>(d, *args, n_raw), n_warps = n_slots * args->n_splits;
-  gemv_items items = gemv_items_of(*args, n_slots);
+  uint32_t n_groups = cuda_ceil(gemv_tiles(*args), args->gated ? 1 : n_slots);
   uint32_t bytes = gemv_bytes<T, NT>(n_warps, n_raw, args->n_units);
-  cuda_start(d, kernel, gemv_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes, *args, items.n);
+  cuda_start(d, kernel, gemv_blocks_of(d, n_groups, n_warps, bytes), 32 * n_warps, bytes, *args, n_groups);
   return cuda_launched(d, "a product of few rows");
 }
 

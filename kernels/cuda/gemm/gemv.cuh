@@ -135,19 +135,6 @@ static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const 
   }
 }
 
-/* Inputs 8 chunk .. 8 chunk + 7 of a row; zeros beyond its end. wide: the row may be read four numbers at a time. */
-static __device__ __forceinline__ void load_chunk(const float *row, uint32_t chunk, uint32_t n_in, bool wide,
-                                                  float (&v)[8]) {
-  uint32_t k = 8 * chunk;
-  if (wide && k + 8 <= n_in) {
-    ((float4 *)(void *)v)[0] = __ldcg((const float4 *)(const void *)(row + k));
-    ((float4 *)(void *)v)[1] = __ldcg((const float4 *)(const void *)(row + k) + 1);
-    return;
-  }
-#pragma unroll
-  for (uint32_t e = 0; e < 8; e++) v[e] = k + e < n_in ? __ldcg(row + k + e) : 0.0f;
-}
-
 static __device__ __forceinline__ uint32_t chunk_max(const float (&v)[8]) {
   uint32_t most = 0;
 #pragma unroll
@@ -301,30 +288,29 @@ typedef struct epilogue_args {
   float w_unscale, up_w_unscale;
 } epilogue_args;
 
-/* act(g) * u of an output. */
-struct plain_gate {
-  const gemm_args &a;
-  __device__ __forceinline__ float operator()(uint32_t, float g, float u) const {
-    return gate_product(a.activation, g, u);
-  }
-};
+/* A result from the sums of its row tile, [splits][NT][lane][4]. own: which of the tile's 16 outputs it is of. unscale
+ * undoes the scaling of the row of x. */
+template <int NT>
+static __device__ __forceinline__ float reduce_output(const gemm_args &a, const float *part, uint32_t column,
+                                                      uint32_t own, float unscale, float w_unscale) {
+  const float *from = part + (column / 8 * 32 + own % 8 * 4 + column % 8 / 2) * 4 + own / 8 * 2 + column % 2;
+  return reduce_split_k(a.n_splits, from, NT * 128, unscale, w_unscale);
+}
 
-/* The epilogue of a row tile: reduces its splits, gates and stores. gate(output, g, u) is the gated product,
- * y_row(column) is the row of y, unscale(column) undoes the scaling of the row of x. part: the sums of a row tile,
- * [splits][NT][lane][4]; a lane takes those of one output and of every second row. */
-template <int NT, bool GATED, class F, class G, class H>
+/* The epilogue of a row tile: reduces its splits, gates and stores. part: the tile's sums, and behind them those of the
+ * tile of up. A lane takes one output of every second row; unscale(column) undoes the scaling of the row of x. */
+template <int NT, bool GATED, class F>
 static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const epilogue_args &end, const float *part,
-                                                    F &&y_row, G &&unscale, const H &gate) {
-  uint32_t lane = threadIdx.x % 32, half = lane / 2 % 2, out = end.tile * 16 + lane / 4 + 8 * half;
+                                                    F &&unscale) {
+  uint32_t lane = threadIdx.x % 32, own = lane / 4 + 8 * (lane / 2 % 2), out = end.tile * 16 + own;
   if (out >= end.weight->n_out) return;
 #pragma unroll 1
   for (uint32_t column = lane % 2; column < end.n_rows; column += 2) {
-    const float *from = part + (column / 8 * 32 + lane / 4 * 4 + column % 8 / 2) * 4 + 2 * half + column % 2;
-    float own = unscale(column), value = reduce_split_k(a.n_splits, from, NT * 128, own, end.w_unscale);
+    float x = unscale(column), value = reduce_output<NT>(a, part, column, own, x, end.w_unscale);
     if (GATED)
-      value =
-          gate(out, value, reduce_split_k(a.n_splits, from + a.n_splits * NT * 128, NT * 128, own, end.up_w_unscale));
-    end.weight->y[(uint64_t)y_row(column) * end.weight->y_stride + out] = value;
+      value = gate_product(a.activation, value,
+                           reduce_output<NT>(a, part + a.n_splits * NT * 128, column, own, x, end.up_w_unscale));
+    end.weight->y[column * end.weight->y_stride + out] = value;
   }
 }
 
@@ -362,114 +348,40 @@ static __host__ __device__ __forceinline__ uint32_t gemv_tiles(const gemm_args &
   return n;
 }
 
-/* What a warp multiplies of an item: a row tile of a weight. */
-typedef struct gemv_tile {
+/* How a kernel's rows come: after the prologue, one raw one, or some raw ones. */
+enum { ROWS_PREPARED, ROWS_RAW_ONE, ROWS_RAW };
+
+/* A warp's row tile: number `tile` of a weight. data NULL: there is none. */
+typedef struct dense_tile {
   uint32_t weight, tile;
-} gemv_tile;
+  const uint8_t *data;
+} dense_tile;
 
-/* The tile of warp slot `slot` in a group of row tiles. False: the group has fewer. */
-static __device__ __forceinline__ bool find_gemv_tile(const gemm_args &a, uint32_t group, uint32_t slot,
-                                                      gemv_tile *out) {
-  uint32_t n_tiles = gemv_tiles(a), at = a.gated ? group : group * (blockDim.x / 32 / a.n_splits) + slot, w = 0;
-  if (at >= n_tiles) return false;
-  if (!a.gated) {
-    while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
-  } else if (slot != 0) {
-    if (a.n_weights == 2)
-      w = 1;
-    else
-      at += n_tiles;
+/* The row tile of a warp slot in a block's group of them. Gated, a group is a tile of the gate and the same one of up,
+ * which are two weights or the halves of one. */
+template <bool GATED>
+static __device__ __forceinline__ dense_tile find_dense(const gemm_args &a, uint32_t group, uint32_t slot) {
+  dense_tile t = {0, GATED ? group : group * (blockDim.x / 32 / a.n_splits) + slot, NULL};
+  if (GATED) {
+    if (group >= gemv_tiles(a)) return t;
+    if (slot != 0 && a.n_weights == 2) t.weight = 1;
+    if (slot != 0 && a.n_weights != 2) t.tile += gemv_tiles(a);
+  } else {
+    while (t.weight < a.n_weights && t.tile >= a.weight[t.weight].n_tiles) t.tile -= a.weight[t.weight++].n_tiles;
+    if (t.weight == a.n_weights) return t;
   }
-  out->weight = w;
-  out->tile = at;
-  return true;
-}
-
-/* The weight of the row tile that a gated tile is multiplied with: the second weight of the pair, or the same one where
- * gate and up are its halves. */
-static __device__ __forceinline__ uint32_t gated_with(const gemm_args &a, gemv_tile tile) {
-  bool is_pair = a.gated && (tile.weight >= GEMM_SHARED_MLP || a.n_weights == 2);
-  return is_pair ? tile.weight + 1 : tile.weight;
-}
-
-/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. A group is what a block takes at once;
- * gated it is one pair of row tiles. */
-typedef struct gemv_items {
-  uint32_t n, n_shared, n_groups;
-} gemv_items;
-
-/* The job of an item; it is the same for all warps of a block. False: the job does not exist. */
-static __device__ __forceinline__ bool find_job(const gemm_args &a, const gemv_items &items, uint32_t index,
-                                                uint32_t width, gemm_job *job) {
-  *job = {0, 0, 1};
-  return index < items.n_shared || job_of(a, (index - items.n_shared) / items.n_groups, width, job);
-}
-
-/* A warp's tile of an item. False: it has none. */
-static __device__ __forceinline__ bool find_own(const gemm_args &a, const gemv_items &items, uint32_t index,
-                                                uint32_t slot, gemv_tile *out) {
-  if (index >= items.n_shared) return find_gemv_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
-  *out = {GEMM_SHARED_MLP + slot, index};
-  return true;
-}
-
-/* The next piece whose copy a warp will issue. */
-typedef struct gemv_cursor {
-  uint32_t index, unit;
-  const uint8_t *row_tile; /* NULL: there is no more */
-  const uint8_t *steps;    /* W8A8 products only */
-} gemv_cursor;
-
-/* Moves on to item at->index or the first one of the block after it that has work for the warp. */
-template <int NT>
-static __device__ __forceinline__ void enter_item(const gemm_args &a, const gemv_items &items, uint32_t slot,
-                                                  uint32_t first, gemv_cursor *at) {
-  gemm_job job;
-  gemv_tile tile;
-  at->row_tile = NULL;
-  at->unit = first;
-  for (; at->index < items.n; at->index += gridDim.x) {
-    if (!find_job(a, items, at->index, 8 * NT, &job) || !find_own(a, items, at->index, slot, &tile)) continue;
-    const gemm_weight &weight = a.weight[tile.weight];
-    uint64_t own = (uint64_t)job.matrix * weight.n_tiles + tile.tile;
-    at->row_tile = weight.data + PACKED_HEADER_BYTES + own * a.tile_bytes;
-    at->steps = weight.steps + own * w8a8_spans_of(a) * W8A8_STEPS_BYTES;
-    return;
-  }
-}
-
-/* Where all copies of the warp's split [first, end) have been issued, moves on to the warp's next item. False: there
- * is no piece left. */
-template <int NT>
-static __device__ __forceinline__ bool find_next_piece(const gemm_args &a, const gemv_items &items, uint32_t slot,
-                                                       uint32_t first, uint32_t end, gemv_cursor *at) {
-  if (at->unit >= end) {
-    at->index += gridDim.x;
-    enter_item<NT>(a, items, slot, first, at);
-  }
-  return at->row_tile != NULL;
+  t.data = a.weight[t.weight].data + PACKED_HEADER_BYTES + (uint64_t)t.tile * a.tile_bytes;
+  return t;
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-static inline gemm_args gemv_args_of(const gemm_args &a) {
-  gemm_args own = a;
-  own.raw.wide = gemm_is_wide(a.raw.x, a.raw.x_stride) && gemm_is_wide(a.shared_x, a.shared_stride);
-  return own;
-}
-
-/* n_slots: row tiles that a block takes at once. */
-static inline gemv_items gemv_items_of(const gemm_args &a, uint32_t n_slots) {
-  gemv_items items = {0, a.n_shared, cuda_ceil(gemv_tiles(a), a.gated ? 1 : n_slots)};
-  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
-  return items;
-}
-
-/* As many blocks of n_warps and `bytes` of shared memory as the card holds at once, at most one to an item. */
-static inline uint32_t gemv_blocks_of(const cuda_device *d, const gemv_items &items, uint32_t n_warps, uint32_t bytes) {
+/* As many blocks of n_warps and `bytes` of shared memory as the card holds at once, at most one to each item that a
+ * block takes at once. */
+static inline uint32_t gemv_blocks_of(const cuda_device *d, uint32_t n_items, uint32_t n_warps, uint32_t bytes) {
   uint32_t by_bytes = GEMV_SHARED_BYTES_MAX / bytes, by_warps = GEMV_WARPS_MAX / n_warps;
   uint32_t n_blocks = d->n_multiprocessors * (by_bytes < by_warps ? by_bytes : by_warps);
-  return items.n < n_blocks ? items.n : n_blocks;
+  return n_items < n_blocks ? n_items : n_blocks;
 }
 
 /* Shared memory of a block: stages of the warps, two sets of sums, n_raw rows of n_units. */

@@ -54,14 +54,21 @@ weft_status w8a8_prologue(cuda_device *d, const prologue_args *args);
 weft_status w8a8_gemm(cuda_device *d, const gemm_args *args);              /* many rows, dense and grouped */
 bool w8a8_has_gated_epilogue(const cuda_device *d, const gemm_args *args); /* gemm_has_gated_epilogue */
 weft_status w8a8_gemm_setup(cuda_device *d);
-/* The GEMV kernels (w8a8_gemv.cu), which stand beside gemv and the down projection of experts_gemv.h.
- * w8a8_gemv_takes and w8a8_gemv_down_fits say whether so many rows of n_in inputs fit into a block's shared memory. */
+/* The GEMV kernels: dense ones (w8a8_gemv.cu), and gate and up and the down projection of experts
+ * (moe/w8a8_gate_up_gemv.cu, moe/w8a8_down_gemv.cu), which stand beside gemv and those of experts_gemv.h. What takes or
+ * fits says whether so many rows of n_in inputs have room in a block's shared memory. shared: rows of a shared MLP lie
+ * beside the others. w8a8_gemv_takes_raw: whether so few rows come raw (gemm_raw_rows). */
 bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated);
+bool w8a8_gemv_takes_raw(uint32_t n_rows, uint32_t n_in);
 weft_status w8a8_gemv(cuda_device *d, const gemm_args *args);
+bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool shared);
+weft_status w8a8_gemv_gate_up(cuda_device *d, const gemm_args *args);
+weft_status w8a8_gemv_gate_up_setup(cuda_device *d);
 bool w8a8_gemv_down_fits(int type, uint32_t n_in, uint32_t k);
 bool w8a8_gemv_down_shares(const gemm_args *args, const gemm_args *shared, uint32_t k);
 weft_status w8a8_gemv_down(cuda_device *d, const gemm_args *args, const gemm_args *shared, const float *weights,
                            uint32_t k);
+weft_status w8a8_gemv_down_setup(cuda_device *d);
 weft_status w8a8_gemv_setup(cuda_device *d);
 
 /* Spans of the inputs: a unit is 128 of them. */

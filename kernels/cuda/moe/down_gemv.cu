@@ -196,7 +196,7 @@ static __device__ __forceinline__ void multiply_down(const gemm_args &a, const g
   for (uint32_t stage = 0; stage < n_stages; stage++) issue_rank<T>(a, ring, stage, ahead);
   packed_header header = header_of(a.weight[0].data);
   uint32_t matrix = warp < k ? matrix_of(a, __ldcg(ids + warp)) : 0;
-  load_ranks(a, weights, r, k, ranks);
+  down_rank rank = load_rank(a, weights, r, k);
   wait_for_prior_grids();
   launch_dependent_grids();
 #pragma unroll 1
@@ -209,6 +209,7 @@ static __device__ __forceinline__ void multiply_down(const gemm_args &a, const g
     }
     if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
+  store_rank(a, rank, k, ranks);
   __syncthreads();
   combine_ranks_store<BIASED>(a, ranks, r, k, done, bias);
 }

@@ -583,13 +583,11 @@ static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
     return false;
   if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type || args->up->layout != in->layout)
     return false;
-  if (args->n_rows > EXPERTS_GEMV_ROWS || args->k > EXPERTS_GEMV_PAIRS || args->down->type == WEFT_TYPE_F32)
-    return false;
-  if (is_w8a8)
-    return w8a8_gemv_takes(type, 1, p->n_in, true) && w8a8_gemv_down_fits(args->down->type, p->n_ff, args->k);
-  if (p->n_pairs > EXPERTS_GEMV_PAIRS) return false;
-  return gemm_takes_raw(type, args->n_rows, p->n_in) && gemm_is_wide(args->x, args->x_stride) && p->n_ff % 8 == 0 &&
-         experts_gemv_down_fits(p->n_ff, args->k);
+  if (args->n_rows > EXPERTS_GEMV_ROWS || args->down->type == WEFT_TYPE_F32) return false;
+  if (p->n_pairs > EXPERTS_GEMV_PAIRS || !gemm_is_wide(args->x, args->x_stride) || p->n_ff % 8 != 0) return false;
+  return is_w8a8 ? w8a8_gemv_gate_up_fits(type, args->n_rows, p->n_in, false) &&
+                       w8a8_gemv_down_fits(args->down->type, p->n_ff, args->k)
+                 : gemm_takes_raw(type, args->n_rows, p->n_in) && experts_gemv_down_fits(p->n_ff, args->k);
 }
 
 static gemm_args gemv_by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
@@ -606,14 +604,14 @@ static gemm_args gemv_by_pair(const weft_experts_args *args, const experts_plan 
 }
 
 /* Whether gate and up of the shared MLP can be part of the experts' kernel: a block has memory for its rows beside
- * those of the experts (in W8A8 for one row). */
+ * those of the experts. */
 static bool takes_shared(const weft_experts_args *args, const gemm_args *experts) {
   const weft_shared_args *shared = &args->shared;
   bool same = shared->gate->type == experts->type && shared->up->type == experts->type &&
               (gemm_operand_of(shared->gate) == OPERAND_INT8) == experts->is_w8a8 &&
               (gemm_operand_of(shared->up) == OPERAND_INT8) == experts->is_w8a8;
   return same && shared->gate->n_in == experts->n_in && gemm_is_wide(shared->x, shared->x_stride) &&
-         (experts->is_w8a8 ? args->n_rows == 1
+         (experts->is_w8a8 ? w8a8_gemv_gate_up_fits(experts->type, args->n_rows, experts->n_in, true)
                            : gemm_takes_raw(experts->type, args->n_rows, (args->n_rows > 2 ? 1 : 2) * experts->n_in));
 }
 

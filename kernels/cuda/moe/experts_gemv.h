@@ -43,6 +43,7 @@ weft_status experts_gemv_down_biased(cuda_device *d, const gemm_args *args, cons
 /* What the kernels with weights dequantised to 16 bits (down_gemv.cu) and in W8A8 (gemm/w8a8_gemv.cu) share. */
 enum {
   DOWN_WARPS = 8,              /* of a block */
+  DOWN_RANKS = 8,              /* whose results are loaded at once */
   DOWN_SHARED_TILES = 2,       /* row tiles of the shared MLP in a block */
   DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
 };
@@ -53,18 +54,27 @@ typedef struct down_ranks {
   uint32_t leaf[EXPERTS_GEMV_PAIRS], matrix[EXPERTS_GEMV_PAIRS];
 } down_ranks;
 
-/* Loads row r's ranks, before a barrier of the block. It may be called before the kernel waits for its inputs.
- * k <= EXPERTS_GEMV_PAIRS, and a block has as many threads. */
-static __device__ __forceinline__ void load_ranks(const gemm_args &a, const float *weights, uint64_t r, uint32_t k,
-                                                  down_ranks &ranks) {
-  uint32_t j = threadIdx.x;
-  if (j >= k) return;
-  int32_t id = __ldcg(a.ids + r * k + j);
-  uint32_t leaf = leaf_of_rank((uint32_t)id, a.n_experts), matrix = matrix_of(a, id);
-  bool elsewhere = (uint32_t)id < a.n_experts && matrix >= a.n_matrices;
-  ranks.weight[j] = __ldcg(weights + r * k + j);
-  ranks.leaf[j] = elsewhere ? WEFT_EXPERTS_LEAVES : leaf;
-  ranks.matrix[j] = matrix;
+/* A rank as a thread of the block has loaded it: rank threadIdx.x. It may be loaded before the kernel waits for its
+ * inputs. k <= EXPERTS_GEMV_PAIRS, and a block has as many threads. */
+typedef struct down_rank {
+  int32_t id;
+  float weight;
+} down_rank;
+
+static __device__ __forceinline__ down_rank load_rank(const gemm_args &a, const float *weights, uint64_t r,
+                                                      uint32_t k) {
+  uint64_t at = r * k + threadIdx.x;
+  return threadIdx.x < k ? down_rank{__ldcg(a.ids + at), __ldcg(weights + at)} : down_rank{0, 0.0f};
+}
+
+/* Before a barrier of the block. */
+static __device__ __forceinline__ void store_rank(const gemm_args &a, down_rank rank, uint32_t k, down_ranks &ranks) {
+  if (threadIdx.x >= k) return;
+  uint32_t id = (uint32_t)rank.id, matrix = matrix_of(a, rank.id);
+  bool elsewhere = id < a.n_experts && matrix >= a.n_matrices;
+  ranks.weight[threadIdx.x] = rank.weight;
+  ranks.leaf[threadIdx.x] = elsewhere ? (uint32_t)WEFT_EXPERTS_LEAVES : leaf_of_rank(id, a.n_experts);
+  ranks.matrix[threadIdx.x] = matrix;
 }
 
 /* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, added as
@@ -78,13 +88,21 @@ static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, c
   uint32_t leaf = threadIdx.x % WEFT_EXPERTS_LEAVES, own = threadIdx.x / WEFT_EXPERTS_LEAVES,
            out = blockIdx.x * 16 + own;
   float sum = 0.0f;
-#pragma unroll 8
-  for (uint32_t j = 0; j < k; j++) {
-    if (ranks.leaf[j] != leaf) continue;
-    float result = done[16 * j + own];
-    if (BIASED && ranks.matrix[j] < a.n_matrices && out < a.weight[0].n_out)
-      result = __fadd_rn(result, bias[(uint64_t)ranks.matrix[j] * a.weight[0].n_out + out]);
-    sum = __fadd_rn(sum, __fmul_rn(ranks.weight[j], result));
+  for (uint32_t first = 0; first < k; first += DOWN_RANKS) {
+    float term[DOWN_RANKS];
+    bool is_own[DOWN_RANKS];
+#pragma unroll
+    for (uint32_t i = 0; i < DOWN_RANKS; i++) {
+      uint32_t j = min(first + i, k - 1);
+      is_own[i] = first + i < k && ranks.leaf[j] == leaf;
+      term[i] = done[16 * j + own];
+      if (BIASED && is_own[i] && ranks.matrix[j] < a.n_matrices && out < a.weight[0].n_out)
+        term[i] = __fadd_rn(term[i], bias[(uint64_t)ranks.matrix[j] * a.weight[0].n_out + out]);
+      term[i] = __fmul_rn(ranks.weight[j], term[i]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < DOWN_RANKS; i++)
+      if (is_own[i]) sum = __fadd_rn(sum, term[i]);
   }
 #pragma unroll
   for (uint32_t apart = 1; apart < WEFT_EXPERTS_LEAVES; apart *= 2)

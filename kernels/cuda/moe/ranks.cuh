@@ -30,19 +30,23 @@ static __device__ __forceinline__ rank_of_row load_rank(const int32_t *ids, cons
 }
 
 /* Calls put(place, rank_of_row) for each of a row's ranks, with places 0, 1 .. k - 1 leaf by leaf and in rank order
- * within one. All lanes of a warp call it. */
+ * within one. All lanes of a warp call it; a lane has a rank, and counts those before it. */
 template <class PUT>
 static __device__ __forceinline__ void order_ranks(const int32_t *ids, const float *weights, uint32_t k,
                                                    uint32_t n_experts, const PUT &put) {
-  uint32_t lane = threadIdx.x % 32, n_before = 0;
-  rank_of_row first = load_rank(ids, weights, lane, k, n_experts);
-  for (uint32_t leaf = 0; leaf < WEFT_EXPERTS_LEAVES && n_before < k; leaf++) {
-    for (uint32_t begin = 0; begin < k; begin += 32) {
-      rank_of_row own = begin == 0 ? first : load_rank(ids, weights, begin + lane, k, n_experts);
-      uint32_t alike = __ballot_sync(0xFFFFFFFFu, own.leaf == leaf);
-      if (own.leaf == leaf) put(n_before + __popc(alike & ((1u << lane) - 1)), own);
-      n_before += __popc(alike);
+  uint32_t lane = threadIdx.x % 32;
+  for (uint32_t begin = 0; begin < k; begin += 32) {
+    rank_of_row own = load_rank(ids, weights, begin + lane, k, n_experts);
+    uint32_t place = 0;
+    for (uint32_t from = 0; from < k; from += 32) {
+      uint32_t leaf = from == begin ? own.leaf : load_rank(ids, weights, from + lane, k, n_experts).leaf;
+#pragma unroll 8
+      for (uint32_t i = 0; i < min(k - from, 32u); i++) {
+        uint32_t other = __shfl_sync(0xFFFFFFFFu, leaf, i);
+        if (other < own.leaf || (other == own.leaf && from + i < own.rank)) place++;
+      }
     }
+    if (own.rank < k) put(place, own);
   }
 }
 

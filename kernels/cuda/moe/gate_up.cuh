@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/* The schedule of gate and up of experts for few rows: act(gate x) * (up x) of every pair of a row and an expert that
+ * was chosen for it, and of a shared MLP. Every block finds out for itself which pairs chose the same expert
+ * (find_jobs); these are multiplied at once, up to eight of them. A block takes a row tile of the gate and the same one
+ * of up; its warps are (gate, up) x (splits), as in gemm/gemv.cu. Blocks are persistent: a block goes on to the pairs of
+ * row tiles one grid further.
+ *
+ * Row tiles of the shared MLP come first, since they do not wait for the choice of experts: their weights arrive while
+ * experts are being chosen, and where the rows are there already (gemm_raw_rows.is_there), they are also multiplied
+ * meanwhile. Blocks that begin with an expert run their prologue meanwhile.
+ *
+ * How a row tile is multiplied is the type P, of 16 bits (gate_up_gemv.cu) or of W8A8 (w8a8_gate_up_gemv.cu):
+ *   STAGE                       shared memory of a stage of a warp's ring
+ *   block                       what the warps of a block share of it
+ *   tile_floats(a)              floats of a row tile's sums
+ *   P(memory)                   memory: the raw rows'
+ *   enter(a, weight, tile)      goes on to a weight, whose row tiles are counted from `tile` on
+ *   issue(a, ring, stage, tile, unit)    starts the copy of a piece
+ *   take_rows(a, n, row, block)          the prologue of rows row(0) .. row(n - 1); ends with a barrier
+ *   open(a, block, slot, notes)          behind the prologue; notes: this lane notes what the epilogue needs
+ *   multiply(a, ring, unit, end, row, sums, split, issue)    a warp's split; row: that of the lane's column
+ *   scale(block, slot, weight, matrix)   what results of gate (slot 0) or up (1) are multiplied by
+ *   value(a, block, sums, column, row, own, scale)    a result from a row tile's sums; own: of its 16 outputs
+ *
+ * Law: a block lets the next kernel start when it has waited for the choice (down_gemv.cu reads it without a wait). */
+#ifndef WEFT_KERNELS_CUDA_GATE_UP_CUH
+#define WEFT_KERNELS_CUDA_GATE_UP_CUH
+
+#include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/gemm/gemv.cuh"
+
+/* Which rows a block has in shared memory after its prologue: those of the experts, those of the shared MLP, or
+ * both, one behind the other. */
+enum { HAS_OWN = 1, HAS_SHARED, HAS_BOTH };
+
+/* Whether a block that begins with the shared MLP runs the prologue of both at once. More than two would leave room
+ * for one block to a multiprocessor, where there are two. */
+static __host__ __device__ __forceinline__ bool takes_both(const gemm_args &a) {
+  return a.n_shared > 0 && a.n_rows <= 2;
+}
+
+/* An expert and up to eight of the pairs that chose it. */
+typedef struct gate_up_job {
+  uint32_t matrix, first_tile, n; /* first_tile: of the matrix */
+  uint8_t pair[8], row[8];        /* of x */
+} gate_up_job;
+
+/* The experts that were chosen, each once: its weights are read and unpacked once for all rows that chose it. */
+typedef struct gate_up_jobs {
+  uint32_t n;
+  int32_t id[EXPERTS_GEMV_PAIRS];           /* matrices of the pairs; below 0: the expert is not here */
+  uint32_t firsts[EXPERTS_GEMV_PAIRS / 32]; /* pairs that begin a job, a bit each */
+  gate_up_job job[EXPERTS_GEMV_PAIRS];
+} gate_up_jobs;
+
+/* How many pairs below `end` begin a job. */
+static __device__ __forceinline__ uint32_t count_firsts(const gate_up_jobs &jobs, uint32_t end) {
+  uint32_t n = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < EXPERTS_GEMV_PAIRS / 32; i++) {
+    uint32_t below = end >= 32 * i + 32 ? 0xFFFFFFFFu : end <= 32 * i ? 0 : (1u << (end - 32 * i)) - 1;
+    n += __popc(jobs.firsts[i] & below);
+  }
+  return n;
+}
+
+/* Finds the jobs, in the order of their first pairs. The block has a thread for each pair. (down_gemv.cu says what
+ * stands in for an expert that is not here.) */
+static __device__ __forceinline__ void find_jobs(const gemm_args &a, gate_up_jobs &jobs) {
+  uint32_t p = threadIdx.x, n_pairs = a.jobs_max, same = 0, first = p;
+  int32_t id = p < n_pairs ? (int32_t)matrix_of(a, __ldcg(a.ids + p)) : -1;
+  if ((uint32_t)id >= a.n_matrices) id = -1;
+  if (p < EXPERTS_GEMV_PAIRS) jobs.id[p] = id, jobs.job[p].n = 0;
+  __syncthreads();
+  for (uint32_t q = 0; q < min(p, n_pairs); q++) {
+    if (jobs.id[q] != id) continue;
+    if (same++ % 8 == 0) first = q;
+  }
+  if (same % 8 == 0) first = p;
+  uint32_t firsts = __ballot_sync(0xFFFFFFFFu, id >= 0 && first == p);
+  if (p % 32 == 0 && p < EXPERTS_GEMV_PAIRS) jobs.firsts[p / 32] = firsts;
+  __syncthreads();
+  if (id >= 0) {
+    gate_up_job &job = jobs.job[count_firsts(jobs, first)];
+    job.pair[same % 8] = (uint8_t)p;
+    job.row[same % 8] = (uint8_t)(p / a.pairs_per_row);
+    if (first == p) job.matrix = (uint32_t)id, job.first_tile = (uint32_t)id * a.weight[0].n_tiles;
+    atomicAdd(&job.n, 1u);
+  }
+  if (p == 0) jobs.n = count_firsts(jobs, EXPERTS_GEMV_PAIRS);
+  __syncthreads();
+}
+
+template <class P, bool ONE>
+static __device__ __forceinline__ void take_rows(const gemm_args &a, uint32_t has, P &product,
+                                                 typename P::block &block) {
+  uint32_t n = ONE ? 1 : a.n_rows;
+  auto row = [&](uint32_t r) {
+    bool of_shared = has == HAS_SHARED || r >= n;
+    r -= r >= n ? n : 0;
+    return of_shared ? a.shared_x + r * a.shared_stride : a.raw.x + r * a.raw.x_stride;
+  };
+  product.take_rows(a, has == HAS_BOTH ? 2 * n : n, row, block);
+}
+
+/* The tile schedule: row tiles of the shared MLP, then those of the experts, job by job. */
+typedef struct gate_up_items {
+  uint32_t n_groups;              /* row tiles of a job */
+  uint32_t step_jobs, step_tiles; /* from an expert's item to the block's next one */
+} gate_up_items;
+
+/* An item. Of the shared MLP: job 0, and tiles go on beyond its last one. */
+typedef struct gate_up_cursor {
+  uint32_t job, tile;
+} gate_up_cursor;
+
+/* ONE: of one row. gate_of(matrix) is the gate of an expert's outputs. */
+template <class P, bool ONE, class F>
+static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, const gate_up_items &items, F &&gate_of) {
+  extern __shared__ __align__(128) uint8_t memory[]; /* gate_up_bytes: rings; sums [2][gate, up]; rows */
+  __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
+  __shared__ typename P::block block;
+  __shared__ gate_up_jobs jobs;
+  uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
+  uint32_t split = warp % a.n_splits, slot = warp / a.n_splits;
+  uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
+  bool is_last = split + 1 == a.n_splits; /* the warp of the shortest segment runs the epilogue */
+  gemv_ring ring =
+      ring_init(memory + warp * GEMV_STAGES * P::STAGE, filled + warp * GEMV_STAGES, GEMV_STAGES, P::STAGE);
+  float *sums = (float *)(void *)(memory + n_warps * GEMV_STAGES * P::STAGE);
+  uint32_t tile_floats = P::tile_floats(a);
+  P product(sums + 4 * tile_floats);
+  bool begins = true, own = false; /* the first item is next; the choice of experts is known, and items are theirs */
+  uint32_t has = 0;
+  gate_up_cursor at = {0, blockIdx.x}, ahead = at; /* ahead: the copy of whose unit `unit` is issued next */
+  auto next_item = [&](gate_up_cursor &c) {
+    c.tile += own ? items.step_tiles : gridDim.x;
+    if (own) c.job += items.step_jobs;
+    if (own && c.tile >= items.n_groups) c.tile -= items.n_groups, c.job++;
+  };
+  auto exists = [&](const gate_up_cursor &c) { return own ? c.job < jobs.n : c.tile < a.n_shared; };
+  auto issue = [&](uint32_t stage) {
+    if (!exists(ahead)) return;
+    product.issue(a, ring, stage, (own ? jobs.job[ahead.job].first_tile : 0) + ahead.tile, unit);
+    unit += P::UNITS;
+    if (unit < end) return;
+    unit = first;
+    next_item(ahead);
+  };
+  for (;; next_item(at)) {
+    bool is_shared = !own && at.tile < a.n_shared;
+    if (begins || !(own || is_shared)) {
+      /* Copies of the first weights are issued; but where rows are there before the choice, their prologue is first. */
+      bool rows_first = begins && !is_shared && a.raw.is_there;
+      uint32_t weight = is_shared ? GEMM_SHARED_MLP + slot : a.n_weights == 2 ? slot : 0;
+      product.enter(a, a.weight[weight], !is_shared && a.n_weights != 2 ? slot * items.n_groups : 0);
+      begins = false;
+#pragma unroll 1
+      for (uint32_t step = 0; step < 2; step++) {
+        if ((step == 0) == rows_first) {
+          uint32_t wanted = !is_shared ? HAS_OWN : takes_both(a) ? HAS_BOTH : HAS_SHARED;
+          if (!a.raw.is_there) wait_for_prior_grids();
+          if ((has & wanted) == wanted) continue;
+          __syncthreads(); /* all warps have read the rows before */
+          take_rows<P, ONE>(a, has = wanted, product, block);
+          continue;
+        }
+        if (!is_shared) {
+          wait_for_prior_grids();
+          launch_dependent_grids();
+          find_jobs(a, jobs);
+          own = true;
+          at = {(at.tile - a.n_shared) / items.n_groups, (at.tile - a.n_shared) % items.n_groups};
+        }
+        ahead = at;
+#pragma unroll 1
+        for (uint32_t i = 0; i < GEMV_STAGES; i++) issue((ring.at + i) % GEMV_STAGES);
+      }
+      product.open(a, block, slot, lane == 0 && is_last);
+    }
+    if (!exists(at)) break;
+    const gate_up_job &job = jobs.job[at.job];
+    uint32_t n_columns = own ? job.n : a.n_rows;
+    auto row_of = [&](uint32_t c) { return own ? (ONE ? 0u : job.row[c]) : c + (has == HAS_BOTH ? a.n_rows : 0); };
+    float *tile = sums + 2 * buffer * tile_floats;
+    product.multiply(a, ring, first, end, row_of(ONE ? 0 : min(lane / 4, n_columns - 1)), tile + slot * tile_floats,
+                     split, issue);
+    __syncthreads(); /* it also says that the sums of the item before have been read */
+    if (is_last && slot == 0) {
+      const gemm_weight *gate = &a.weight[own ? 0 : GEMM_SHARED_MLP], *up = gate + (!own || a.n_weights == 2 ? 1 : 0);
+      uint32_t matrix = own ? job.matrix : 0;
+      float scale[2] = {product.scale(block, 0, *gate, matrix), product.scale(block, 1, *up, matrix)};
+      auto gated = gate_of(matrix);
+      uint32_t of = lane / 4 + 8 * (lane / 2 % 2), out = at.tile * 16 + of; /* a lane has every second row */
+#pragma unroll 1
+      for (uint32_t c = lane % 2; c < n_columns && out < gate->n_out; c += 2) {
+        uint32_t r = row_of(c), y_row = own ? job.pair[c] : c;
+        float g = product.value(a, block, tile, c, r, of, scale[0]),
+              u = product.value(a, block, tile + tile_floats, c, r, of, scale[1]);
+        gate->y[(uint64_t)y_row * gate->y_stride + out] = gated(out, g, u);
+      }
+    }
+    buffer ^= 1;
+  }
+}
+
+/* act(g) * u of an output. */
+struct plain_gate {
+  const gemm_args &a;
+  __device__ __forceinline__ float operator()(uint32_t, float g, float u) const {
+    return gate_product(a.activation, g, u);
+  }
+};
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+static inline uint32_t gate_up_warps(const gemm_args &a) {
+  return 2 * a.n_splits;
+}
+
+/* How many blocks there are, and what each takes. bytes: shared memory of a block. */
+static inline uint32_t gate_up_blocks_of(const cuda_device *d, const gemm_args &a, uint32_t bytes,
+                                         gate_up_items *items) {
+  uint32_t n_groups = gemv_tiles(a), n_items = a.n_shared + n_groups * a.jobs_max,
+           n_blocks = gemv_blocks_of(d, n_items, gate_up_warps(a), bytes);
+  *items = {n_groups, n_blocks / n_groups, n_blocks % n_groups};
+  return n_blocks;
+}
+
+#endif
