@@ -35,6 +35,7 @@ typedef struct gemv_ring {
 static __device__ __forceinline__ gemv_ring ring_init(uint8_t *memory, uint64_t *filled, uint32_t n,
                                                       uint32_t stage_bytes) {
   if (threadIdx.x % 32 == 0) {
+#pragma unroll 2
     for (uint32_t i = 0; i < n; i++) mbarrier_init(&filled[i]);
     mbarrier_init_fence();
   }
