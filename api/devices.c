@@ -48,13 +48,49 @@ static weft_status read_devices(const char *text, uint32_t *index, uint32_t *n, 
   return WEFT_OK;
 }
 
+/* A name, a colon and a number in [1, WEFT_DEVICES_MAX] at `at`. Returns what comes behind it; NULL: that is not there. */
+static const char *read_factor(const char *at, const char *name, uint32_t *n) {
+  const char *end;
+  double x;
+  size_t n_name = strlen(name);
+  if (strncmp(at, name, n_name) != 0 || at[n_name] != ':' || at[n_name + 1] < '0' || at[n_name + 1] > '9') return NULL;
+  if (!weft_range_read(at + n_name + 1, &x, &end) || x != floor(x) || !(x >= 1 && x <= WEFT_DEVICES_MAX)) return NULL;
+  *n = (uint32_t)x;
+  return end;
+}
+
+/* tensor:N,layer:M or the other way round. */
+static bool read_product(const char *split, uint32_t *n_shards, uint32_t *n_parts) {
+  static const char *const name[2] = {"tensor", "layer"};
+  uint32_t n[2] = {0, 0};
+  for (uint32_t first = 0; first < 2; first++) {
+    const char *at = read_factor(split, name[first], &n[first]);
+    if (at == NULL || *at != ',') continue;
+    at = read_factor(at + 1, name[1 - first], &n[1 - first]);
+    if (at == NULL || *at != 0) continue;
+    *n_shards = n[0];
+    *n_parts = n[1];
+    return true;
+  }
+  return false;
+}
+
 static weft_status read_split(const weft_open_options *o, weft_devices *devices, weft_error *error) {
   const char *split = o->split == NULL ? "auto" : o->split;
-  devices->by_tensor = strcmp(split, "tensor") == 0;
+  uint32_t n_parts = 1;
+  bool product = read_product(split, &devices->n_shards, &n_parts);
+  if (strcmp(split, "tensor") == 0) devices->n_shards = devices->n;
   devices->replicas = strcmp(split, "replicas") == 0;
-  bool apart = devices->by_tensor || devices->replicas;
-  if (!apart && strcmp(split, "layer") != 0 && strcmp(split, "auto") != 0) {
-    return weft_fail(error, WEFT_E_INVALID, "--split %.64s: layer, tensor, replicas and auto are what there is", split);
+  bool apart = strcmp(split, "tensor") == 0 || devices->replicas;
+  if (product && devices->n_shards * n_parts != devices->n) {
+    return weft_fail(error, WEFT_E_INVALID, "--split %.64s needs %u devices; --devices names %u", split,
+                     devices->n_shards * n_parts, devices->n);
+  }
+  if (!apart && !product && strcmp(split, "layer") != 0 && strcmp(split, "auto") != 0) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--split %.64s: layer, tensor, replicas and auto are what there is, and tensor:N,layer:M for M "
+                     "parts of N devices each",
+                     split);
   }
   if (apart && devices->n == 1) {
     return weft_fail(error, WEFT_E_INVALID, "--split %s needs several devices: name them with --devices, as 0,1",
@@ -65,7 +101,8 @@ static weft_status read_split(const weft_open_options *o, weft_devices *devices,
 
 static weft_status read_ratio(const weft_open_options *o, weft_devices *devices, weft_error *error) {
   if (o->split_ratio == NULL) return WEFT_OK;
-  if (devices->by_tensor)
+  uint32_t n_parts = devices_n_parts(devices);
+  if (devices->n_shards > 1 && n_parts == 1)
     return weft_fail(error, WEFT_E_INVALID, "--split-ratio %.64s: with --split tensor all devices have equal shares",
                      o->split_ratio);
   if (devices->replicas)
@@ -79,10 +116,12 @@ static weft_status read_ratio(const weft_open_options *o, weft_devices *devices,
                      "--split-ratio %.64s: write a number above 0 for each device with commas between, as 7,3",
                      o->split_ratio);
   }
-  if (n != devices->n) {
+  if (n != n_parts && devices->n_shards > 1)
+    return weft_fail(error, WEFT_E_INVALID, "--split-ratio %.64s has %u numbers; --split %.64s makes %u parts",
+                     o->split_ratio, n, o->split, n_parts);
+  if (n != n_parts)
     return weft_fail(error, WEFT_E_INVALID, "--split-ratio %.64s has %u numbers; --devices names %u", o->split_ratio, n,
                      devices->n);
-  }
   devices->has_ratio = true;
   return WEFT_OK;
 }
@@ -157,10 +196,10 @@ static void note_precision(weft_devices *devices, const char *asked, bool chose,
  * and share them. */
 static weft_device_config config_of(const weft_open_options *o, const weft_devices *devices, uint32_t n, uint32_t index,
                                     uint64_t bytes_max, bool eight) {
-  uint32_t n_threads = o->threads;
-  if (devices->by_tensor || devices->replicas) {
+  uint32_t n_threads = o->threads, n_at_once = devices->replicas ? n : devices->n_shards;
+  if (n_at_once > 1) {
     if (n_threads == 0) n_threads = weft_thread_pool_cores();
-    n_threads = n_threads > n ? n_threads / n : 1;
+    n_threads = n_threads > n_at_once ? n_threads / n_at_once : 1;
   }
   return (weft_device_config){.backend = o->backend,
                               .index = index,
@@ -176,20 +215,45 @@ static weft_device_config config_of(const weft_open_options *o, const weft_devic
                               .memory_bytes_max = bytes_max};
 }
 
+static uint32_t shards_of(const weft_devices *devices) {
+  return devices->n_shards > 1 ? devices->n_shards : 1;
+}
+
+uint32_t devices_n_parts(const weft_devices *devices) {
+  return devices->n / shards_of(devices);
+}
+
+static bool has_parts_of_shards(const weft_devices *devices) {
+  return shards_of(devices) > 1 && devices_n_parts(devices) > 1;
+}
+
+/* Where device i sends its rows: of shards the next one of its part, of parts the next one. */
+static uint32_t next_of(const weft_devices *devices, uint32_t i) {
+  uint32_t n_ring = shards_of(devices) > 1 ? shards_of(devices) : devices->n, first = i / n_ring * n_ring;
+  return first + (i - first + 1) % n_ring;
+}
+
+/* Its like in the next part. */
+static uint32_t like_of(const weft_devices *devices, uint32_t i) {
+  return (i + shards_of(devices)) % devices->n;
+}
+
 /* Rows go from each device to the next, tokens and soft embeddings from the last to the first; of shards from each to
- * all. */
+ * all of its part. */
 static void find_links(weft_devices *devices) {
-  devices->all_reach = true;
+  uint32_t n_shards = shards_of(devices);
+  devices->parts_reach = true;
   for (uint32_t i = 0; i < devices->n; i++) {
     weft_device *from = devices->device[i];
-    devices->links[i] = weft_device_reaches(from, devices->device[(i + 1) % devices->n]);
-    for (uint32_t k = 0; k < devices->n; k++)
-      devices->all_reach = devices->all_reach && weft_device_reaches(from, devices->device[k]);
+    devices->links[i] = weft_device_reaches(from, devices->device[next_of(devices, i)]);
+    devices->cuts[i] = weft_device_reaches(from, devices->device[like_of(devices, i)]);
+    for (uint32_t k = i / n_shards * n_shards; k < (i / n_shards + 1) * n_shards; k++)
+      devices->parts_reach = devices->parts_reach && weft_device_reaches(from, devices->device[k]);
   }
 }
 
 bool devices_keep_graphs(const weft_devices *devices) {
-  return weft_device_get_info(devices->device[0])->graphs && (!devices->by_tensor || devices->all_reach);
+  return weft_device_get_info(devices->device[0])->graphs && (shards_of(devices) == 1 || devices->parts_reach);
 }
 
 weft_status devices_check_kinds(const weft_device_info *const *info, uint32_t n, weft_error *error) {
@@ -272,15 +336,14 @@ weft_status devices_split(const weft_devices *devices, uint32_t replica, const w
     *split = (weft_split){.n_devices = 1, .device = {devices->device[replica]}};
     return weft_split_plan(gguf, NULL, room, split, reason, error);
   }
-  *split = (weft_split){.n_devices = devices->n};
+  *split = (weft_split){.n_devices = devices->n, .n_shards = devices->n_shards};
   memcpy(split->device, devices->device, sizeof split->device);
-  if (devices->by_tensor) {
-    split->by_tensor = true;
-    *reason = (weft_split_reason){.why = WEFT_SPLIT_ASKED};
-    return WEFT_OK;
-  }
   for (uint32_t p = 0; p < devices->n; p++) room[p] = weights_room(devices, p);
   return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, room, split, reason, error);
+}
+
+static double ratio_of(const weft_devices *devices, uint32_t device) {
+  return devices->has_ratio ? devices->ratio[device / shards_of(devices)] : 1.0;
 }
 
 void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes) {
@@ -296,9 +359,9 @@ void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint
     n_bytes += bytes;
     n_integers += integers;
   }
-  for (uint32_t p = 0; p < devices->n; p++) all += devices->has_ratio ? devices->ratio[p] : 1.0;
+  for (uint32_t p = 0; p < devices->n; p++) all += ratio_of(devices, p);
   for (uint32_t p = 0; p < devices->n; p++) {
-    double share = devices->replicas ? 1.0 : (devices->has_ratio ? devices->ratio[p] : 1.0) / all;
+    double share = devices->replicas ? 1.0 : ratio_of(devices, p) / all;
     uint64_t has = weft_device_memory_left(devices->device[p]), room = weights_room(devices, p);
     uint64_t pages = kv_bytes == 0 ? has / 4 : (uint64_t)(share * (double)kv_bytes);
     uint64_t weights = (uint64_t)(share * (double)(n_bytes + n_integers)), wanted = weights + pages;
@@ -343,14 +406,14 @@ weft_graph_counters devices_graphs(const weft_devices *devices) {
   return all;
 }
 
-/* By what way bytes go from a device to the next one. */
-static void print_link(const weft_devices *devices, uint32_t i, weft_text *out) {
+/* By what way bytes go from device i to another one. */
+static void print_link(const weft_devices *devices, uint32_t i, uint32_t other, bool reaches, weft_text *out) {
   const weft_device_info *from = weft_device_get_info(devices->device[i]);
-  const weft_device_info *to = weft_device_get_info(devices->device[(i + 1) % devices->n]);
+  const weft_device_info *to = weft_device_get_info(devices->device[other]);
   const char *way = "directly, by peer access";
   if (from->host_memory)
     way = "in the memory that both share";
-  else if (!devices->links[i])
+  else if (!reaches)
     way = devices->no_peer ? "through host memory: --no-peer-access turns peer access off"
                            : "through host memory: the cards have no peer access";
   weft_text_printf(out, "  link     device %u to device %u: %s\n", from->index, to->index, way);
@@ -375,15 +438,27 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
     weft_text_printf(out, "  kernels  %s\n", paths);
   }
   if (devices->precision.text[0] != 0) weft_text_printf(out, "  precision %s\n", devices->precision.text);
-  for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) print_link(devices, i, out);
+  for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) {
+    print_link(devices, i, next_of(devices, i), devices->links[i], out);
+    if (has_parts_of_shards(devices)) print_link(devices, i, like_of(devices, i), devices->cuts[i], out);
+  }
 }
 
-static void print_shards(const weft_devices *devices, const weft_model_info *info, weft_text *out) {
+static void print_shards(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
+                         weft_text *out) {
+  uint32_t n_shards = shards_of(devices), n_parts = devices_n_parts(devices);
   for (uint32_t p = 0; p < devices->n; p++) {
     const weft_model_part_info *part = &info->part[p];
-    weft_text_printf(out, "  shard    %u of %u on device %u%s: weights %.1f MiB, activations %.1f MiB\n", p + 1,
-                     devices->n, weft_device_get_info(devices->device[p])->index, p == 0 ? ", with the head" : "",
+    bool has_head = p == (n_parts - 1) * n_shards;
+    weft_text_printf(out, "  shard    %u of %u", p % n_shards + 1, n_shards);
+    if (n_parts > 1) weft_text_printf(out, " of layers %u to %u", part->first_layer, part->end_layer - 1);
+    weft_text_printf(out, " on device %u%s: weights %.1f MiB, activations %.1f MiB",
+                     weft_device_get_info(devices->device[p])->index, has_head ? ", with the head" : "",
                      (double)part->weight_bytes / (1024.0 * 1024.0), (double)part->scratch_bytes / (1024.0 * 1024.0));
+    if (n_parts > 1)
+      weft_text_printf(out, ", %.0f %% of each page",
+                       100.0 * (double)layout->part_bytes[p] / (double)layout->page_bytes);
+    weft_text_puts(out, "\n");
   }
   weft_text_puts(
       out, "  cut      within layers, because --split tensor was given: shares of heads and of experts or columns\n");
@@ -396,11 +471,9 @@ void devices_print_parts(const weft_devices *devices, const weft_model_info *inf
     weft_text_printf(out, "  replicas %u, because --split replicas was given: all of it on each device\n", devices->n);
     return;
   }
-  if (devices->by_tensor) {
-    print_shards(devices, info, out);
-    return;
-  }
-  for (uint32_t p = 0; p < devices->n; p++) {
+  if (shards_of(devices) > 1) print_shards(devices, info, layout, out);
+  if (shards_of(devices) > 1 && devices_n_parts(devices) == 1) return;
+  for (uint32_t p = 0; p < devices->n && shards_of(devices) == 1; p++) {
     const weft_model_part_info *part = &info->part[p];
     weft_text_printf(
         out,
@@ -415,7 +488,8 @@ void devices_print_parts(const weft_devices *devices, const weft_model_info *inf
     weft_text_puts(out, "where --split-ratio says\n");
     return;
   }
-  weft_text_printf(out, "equal work for each device, of which the head is %.1f layers", reason->head);
+  weft_text_printf(out, "equal work for each %s, of which the head is %.1f layers",
+                   shards_of(devices) > 1 ? "part" : "device", reason->head);
   if (reason->why == WEFT_SPLIT_ROOM) weft_text_puts(out, ", as far as each device has room for its weights");
   if (reason->why == WEFT_SPLIT_TOO_LITTLE)
     weft_text_puts(out, "; the devices have too little room, so some experts stay in host memory");

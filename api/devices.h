@@ -2,7 +2,8 @@
 /* The devices of a runtime: which ones the options name, opened and closed, and how a model is shared out to them.
  *
  * Law: all devices are of one backend. Device 0 of the list embeds, the last one has the head and the samplers. Without
- * a list there is one device. With --split replicas each device has all of every model, and all are of one kind. */
+ * a list there is one device. With --split replicas each device has all of every model, and all are of one kind. With
+ * --split tensor:N,layer:M the first N devices are the shards of the first part, the next N those of the second one. */
 #ifndef WEFT_API_DEVICES_H
 #define WEFT_API_DEVICES_H
 
@@ -18,16 +19,17 @@ typedef struct weft_devices {
   weft_device *device[WEFT_DEVICES_MAX];
   uint32_t n;
   weft_error why;                 /* one clause: why device 0 is of its backend */
-  double ratio[WEFT_DEVICES_MAX]; /* of layers */
+  double ratio[WEFT_DEVICES_MAX]; /* of layers, for each part */
   bool has_ratio;
-  bool by_tensor;               /* every device has a shard of each model (model/shards.h) */
+  uint32_t n_shards;            /* devices of a part: each has a shard of its layers (model/shards.h); 0: 1 */
   bool replicas;                /* every device has all of each model */
   bool no_peer;                 /* as given */
   uint32_t products;            /* bits, as given; 0: the backend's choice, or the files' */
   weft_error precision;         /* how the bits of products came about: a name of --precision, and why */
   uint64_t integers_missing;    /* bytes that a device lacked for integers of weights; 0: they are kept or not wanted */
-  bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next, the last of the first */
-  bool all_reach;               /* whether each reaches the memory of all others */
+  bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next of its part, the last of the first */
+  bool cuts[WEFT_DEVICES_MAX];  /* the same for its like in the next part; where there are several parts of shards */
+  bool parts_reach;             /* whether each reaches the memory of all others of its part */
   uint64_t weights_bytes_max
       [WEFT_DEVICES_MAX]; /* as given, on ref and cpu of all memory; 0: 7/8 of what is free, no bound */
 } weft_devices;
@@ -53,6 +55,8 @@ weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *
 void devices_close(weft_devices *devices);
 /* How many times each model is there. */
 uint32_t devices_n_replicas(const weft_devices *devices);
+/* Parts of a model, which are in the order of their layers. */
+uint32_t devices_n_parts(const weft_devices *devices);
 /* Replicas compute the same bits at the same pace only where their devices are of one kind: INVALID with a line that
  * names the first that is not. */
 weft_status devices_check_kinds(const weft_device_info *const *info, uint32_t n, weft_error *error);

@@ -77,7 +77,7 @@ typedef struct weft_open_options {
       *precision; /* [auto] products with quantised weights: exact, in 16 bits, fast, in 8, or auto, by the types and
                             norms of the files (docs/quality.md); cpu has those of 8 alone */
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
-  const char *split, *split_ratio;  /* ["auto"]: layer, tensor or replicas; [planned] layers of each, as "7,3" */
+  const char *split, *split_ratio;  /* ["auto"] layer, tensor, replicas, "tensor:N,layer:M"; layers of each, as "7,3" */
   bool prefix_feed;                 /* what is cached can be told to routers (weft serve --kv-events) */
   bool quiet;                       /* no progress bars on standard error */
   const char *weights; /* [none] socket of a process that owns the weights (`weft weights`): they are mapped */

@@ -466,7 +466,7 @@ static weft_status run_on(check_run *run, const weft_split *split, weft_error *e
 weft_status weft_check(const weft_check_args *args, weft_check_report *report, weft_error *error) {
   check_run run = {.args = args, .report = report};
   *report = (weft_check_report){.agrees = true, .op = ""};
-  if (args->split->by_tensor)
+  if (weft_split_shards(args->split) > 1)
     return weft_fail(error, WEFT_E_INVALID,
                      "--split tensor cuts within layers, and ref has no such ops to compare with: leave it out");
   weft_status status = run_on(&run, args->split, error);

@@ -54,14 +54,24 @@ static uint64_t per_layer_floats(const weft_model *model) {
   return (uint64_t)model->hyper.n_per_layer * model->hyper.n_layers;
 }
 
+/* All rows of the batch, of which a shard has all or those that it owns. */
+static void begin_rows(model_step *step) {
+  step->n_rows = step->args->batch->n_rows;
+  layers_own_rows(step);
+}
+
 weft_status model_enter(model_step *step, uint32_t p) {
   weft_model *model = step->model;
   model_part *part = step->part = &model->part[p];
   uint64_t n_rows = step->args->batch->n_rows, n = n_rows * model_row_width(model), f = sizeof(float);
+  begin_rows(step);
   if (p == 0) return WEFT_OK;
-  const float *inbox = part->inbox[step->inbox];
+  float *inbox = part->inbox[step->inbox];
   weft_status status = weft_device_follow(part->device, model->part[p - 1].device, MARK_SENT);
-  if (status == WEFT_OK) status = weft_device_copy(part->device, part->scratch.x, inbox, n * f);
+  if (status == WEFT_OK) {
+    status = weft_device_copy(part->device, layers_own(step, part->scratch.x), layers_own(step, inbox),
+                              step->n_own * model_row_width(model) * f);
+  }
   if (status == WEFT_OK && model->hyper.n_per_layer > 0) {
     status = weft_device_copy(part->device, part->scratch.per_layer, inbox + n, n_rows * per_layer_floats(model) * f);
   }
@@ -76,7 +86,8 @@ weft_status model_leave(model_step *step) {
   float *inbox = next->inbox[step->inbox];
   weft_status status = weft_device_follow(part->device, next->device, MARK_TAKEN + step->inbox);
   if (status == WEFT_OK) {
-    status = model_send(part->device, next->device, inbox, step->x, n * f, &model->crossed.rows);
+    status = model_send(part->device, next->device, layers_own(step, inbox), layers_own(step, step->x),
+                        step->n_own * model_row_width(model) * f, &model->crossed.rows);
   }
   if (status == WEFT_OK && model->hyper.n_per_layer > 0) {
     status = model_send(part->device, next->device, inbox + n, part->scratch.per_layer,
@@ -93,7 +104,7 @@ static weft_status embed_rows(model_step *step) {
       model->shard == 0 ? model->arch->embed(step) : weft_device_zero(step->part->device, step->x, n_bytes);
   if (status != WEFT_OK || model->n_shards == 1) return status;
   weft_shards_array sum = {.x = step->x, .n_cols = (uint32_t)model_row_width(model)};
-  return weft_shards_exchange(model->exchanges, model->shard, WEFT_SHARDS_SUM, &sum, 1, step->n_rows);
+  return weft_shards_exchange(step->part->exchanges, model->shard, WEFT_SHARDS_SUM, &sum, 1, step->n_rows);
 }
 
 /* The input of the part's first layer: rows in step->x, and their norm in step->h. */
@@ -103,9 +114,14 @@ static weft_status make_input(model_step *step) {
   weft_device_at_layer(step->part->device, first);
   weft_status status = first == 0 ? embed_rows(step) : WEFT_OK;
   if (first == 0 && status == WEFT_OK) status = probe_layer(step, 0);
+  bool arrived_in_part = first > 0 && step->owns_part; /* embedded rows are whole on every shard */
   step->h_form = WEFT_ROWS_F32;
-  layers_norm_args norm = {
-      .x = step->x, .weight = model->layers[first].attn_norm, .y = step->h, .n_rows = step->n_rows};
+  step->h_is_part = arrived_in_part;
+  layers_norm_args norm = {.x = step->x,
+                           .weight = model->layers[first].attn_norm,
+                           .y = step->h,
+                           .first_row = arrived_in_part ? step->own_first : 0,
+                           .n_rows = arrived_in_part ? step->n_own : step->n_rows};
   return status == WEFT_OK ? layers_norm(step, &norm) : status;
 }
 
@@ -119,14 +135,13 @@ static weft_status end_rows(model_step *step) {
 
 weft_status model_compute(model_step *step) {
   model_part *part = step->part;
-  step->n_rows = step->args->batch->n_rows;
+  begin_rows(step);
   step->n_encoder = step->args->batch->n_encoder;
   step->x = part->scratch.x;
   step->h = part->scratch.h;
   step->a = part->scratch.a;
   step->kept = NULL;
   step->h_is_part = false;
-  layers_own_rows(step);
   weft_status status = step_arrays_fill(&part->arrays, step->args, part->first_layer == 0 && step->model->shard == 0);
   if (status == WEFT_OK) status = make_input(step);
   for (uint32_t l = part->first_layer; status == WEFT_OK && l < part->end_layer; l++) {

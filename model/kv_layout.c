@@ -517,12 +517,13 @@ static uint32_t shards_of(const weft_kv_geometry *geometry) {
   return geometry->n_shards > 1 ? geometry->n_shards : 1;
 }
 
-/* Each shard has a page of the size that was chosen. */
+/* Each shard of a part has of a page what was chosen for the part. */
 static void share_out(uint32_t n_shards, weft_kv_layout *layout) {
-  if (n_shards == 1) return;
-  layout->n_parts = n_shards;
-  layout->part_bytes[0] = layout->page_bytes;
-  for (uint32_t p = 1; p < n_shards; p++) layout->part_bytes[p] = layout->page_bytes;
+  uint32_t n_devices = layout->n_parts * n_shards;
+  WEFT_CHECK(n_devices <= WEFT_DEVICES_MAX);
+  for (uint32_t i = n_devices; i-- > 0;) layout->part_bytes[i] = layout->part_bytes[i / n_shards];
+  for (uint32_t s = 0; s < layout->n_sets; s++) layout->place[s].part = (uint8_t)(layout->place[s].part * n_shards);
+  layout->n_parts = n_devices;
   layout->page_bytes *= n_shards;
 }
 

@@ -20,8 +20,8 @@
  * A model may lie in parts on several devices (model/split.h). A page then has bytes on each of them, part_bytes, equal
  * for all pages, so that a page stays one number: of each part a group has equally many sets (the last groups may
  * have fewer). Where in those bytes the rows of a set lie is its place; keys come first, then values where these are
- * not the keys. Of a model that lies in shards each device has the same bytes of a page: all sets, and of
- * their heads an equal share. */
+ * not the keys. The shards of a part have the same bytes of a page: all sets of the part, and of their heads an equal
+ * share. */
 #ifndef WEFT_MODEL_KV_LAYOUT_H
 #define WEFT_MODEL_KV_LAYOUT_H
 
@@ -61,7 +61,7 @@ typedef struct weft_kv_set {
   uint32_t window;  /* 0: all positions are kept */
   uint32_t keys_of; /* 0: rows of its own; else 1 + the earlier set whose pages it reads */
   uint16_t layer;
-  uint8_t part;        /* < WEFT_DEVICES_MAX: on which device the layer lies */
+  uint8_t part;        /* < WEFT_DEVICES_MAX: in which part the layer lies */
   weft_kv_state state; /* instead of rows, a window and keys_of, which are 0 then */
 } weft_kv_set;
 
@@ -77,7 +77,7 @@ typedef struct weft_kv_geometry {
 typedef struct weft_kv_place {
   weft_kv_rows rows;
   uint16_t group;
-  uint8_t part;    /* on which device */
+  uint8_t part;    /* on which device: where there are shards the part's first one */
   uint64_t offset; /* in the bytes that a page has there; of a state in those that its run has there */
   uint64_t bytes;  /* of one block; of a state, without what is left free at page ends */
   weft_kv_state state;
@@ -91,7 +91,7 @@ typedef struct weft_kv_unit {
 
 typedef struct weft_kv_layout {
   uint64_t page_bytes;                   /* on all devices */
-  uint32_t n_parts;                      /* devices of the models that share the pool */
+  uint32_t n_parts;                      /* devices of the models that share the pool, in the order of weft_split */
   uint64_t part_bytes[WEFT_DEVICES_MAX]; /* [n_parts] of a page on each device */
   uint32_t n_groups, n_sets;
   weft_layer_group group[WEFT_GROUPS_MAX];

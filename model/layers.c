@@ -79,7 +79,7 @@ void layers_own_rows(model_step *step) {
 static weft_status exchange_arrays(model_step *step, weft_shards_way way, const weft_shards_array *array,
                                    uint32_t n_arrays) {
   const weft_model *model = step->model;
-  return weft_shards_exchange(model->exchanges, model->shard, way, array, n_arrays, step->n_rows);
+  return weft_shards_exchange(step->part->exchanges, model->shard, way, array, n_arrays, step->n_rows);
 }
 
 weft_status layers_gather(model_step *step, float *x) {

@@ -18,8 +18,8 @@ enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
 
 const char *model_where(const weft_model *model, const model_part *part, char out[48]) {
   out[0] = 0;
-  if (model->n_parts > 1) (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
-  if (model->n_shards > 1) (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
+  if (model->split.n_devices > 1)
+    (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
   return out;
 }
 
@@ -100,9 +100,10 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
 }
 
 /* What a part has no room for: "device 1: 12.00 MiB needed, 3.00 MiB free". */
-static const char *tell_part(const weft_model *model, uint32_t p, uint64_t n_bytes, char out[WEFT_SPLIT_ROOM_MAX]) {
+static const char *tell_part(const weft_model *model, const model_part *part, uint64_t n_bytes,
+                             char out[WEFT_SPLIT_ROOM_MAX]) {
   uint64_t needed[WEFT_DEVICES_MAX] = {0};
-  needed[p] = n_bytes;
+  needed[model_place_of(model, part)] = n_bytes;
   return weft_split_tell_room(&model->split, needed, NULL, out);
 }
 
@@ -151,10 +152,10 @@ static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_e
     if (status != WEFT_OK) {
       return weft_fail(error, status,
                        "%s: no room for the scratch of %" PRIu32 " rows (%s); allow fewer rows per step: lower --rows",
-                       weft_gguf_path(gguf), model->limits.rows_max, tell_part(model, p, part->plan.n_bytes, room));
+                       weft_gguf_path(gguf), model->limits.rows_max, tell_part(model, part, part->plan.n_bytes, room));
     }
     layers_place(part);
-    model->info.part[p].scratch_bytes = part->plan.n_bytes;
+    model->info.part[model_place_of(model, part)].scratch_bytes = part->plan.n_bytes;
     model->info.scratch_bytes += part->plan.n_bytes;
   }
   return WEFT_OK;
@@ -171,17 +172,23 @@ static weft_status take_parts(weft_model *model, const weft_split *split, const 
   for (uint32_t p = 0; p < model->n_parts; p++) {
     bool is_last = p + 1 == model->n_parts;
     model_part *part = &model->part[p];
-    part->device = split->device[p + model->shard];
+    uint32_t place = model_place_of(model, part);
+    part->device = split->device[place];
     part->first_layer = split->first_layer[p];
     part->end_layer = is_last ? model->hyper.n_layers : split->first_layer[p + 1];
-    model->info.part[p].first_layer = part->first_layer;
-    model->info.part[p].end_layer = part->end_layer;
+    model->info.part[place].first_layer = part->first_layer;
+    model->info.part[place].end_layer = part->end_layer;
     for (uint32_t s = 0; s < model->info.kv.n_sets; s++) {
       weft_kv_set *set = &model->info.kv.set[s];
       if (set->layer >= part->first_layer && set->layer < part->end_layer) set->part = (uint8_t)p;
     }
   }
   return WEFT_OK;
+}
+
+/* Whether the shards of the last part will exchange in one call. */
+static bool ends_direct(const weft_split *split) {
+  return weft_shards_are_direct(&split->device[weft_split_last_place(split)], weft_split_shards(split));
 }
 
 weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_model **out) {
@@ -197,17 +204,17 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
                            .progress_self = opening->progress_self,
                            .error = error};
   model->limits = *opening->limits;
-  model->n_shards = split->by_tensor && split->n_devices > 0 ? split->n_devices : 1;
+  model->n_shards = weft_split_shards(split);
   model->shard = shard;
   bool direct = !weft_device_get_info(split->device[0])->host_memory; /* a host's next start reads from the cache */
   status = gguf_reader_open(gguf, direct, &loader.reader, error);
   if (status == WEFT_OK) status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (status == WEFT_OK) status = weights_slice_heads(gguf, model, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
-  model->has_head = shard == 0 || (model->hyper.diffusion && weft_shards_are_direct(split->device, split->n_devices));
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
   if (status == WEFT_OK) status = take_parts(model, split, gguf, error);
+  if (status == WEFT_OK) model->has_head = shard == 0 || (model->hyper.diffusion && ends_direct(split));
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
   if (status == WEFT_OK) status = take_arrays(model, gguf, error);
   if (status == WEFT_OK) status = load_weights(model, &loader);
@@ -283,8 +290,10 @@ const weft_split *weft_model_get_split(const weft_model *model) {
 }
 
 weft_crossed weft_model_crossed(const weft_model *model) {
-  uint64_t exchanged = model->exchanges == NULL ? 0 : weft_shards_crossed(model->exchanges);
-  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED) + exchanged,
+  uint64_t others = model_shards_crossed(model->others);
+  for (uint32_t p = 0; p < model->n_parts && model->n_shards > 1; p++)
+    others += weft_shards_crossed(model->part[p].exchanges);
+  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED) + others,
                         .soft = __atomic_load_n(&model->crossed.soft, __ATOMIC_RELAXED),
                         .tokens = __atomic_load_n(&model->crossed.tokens, __ATOMIC_RELAXED)};
 }

@@ -33,7 +33,7 @@ typedef struct weft_model_limits {
   const weft_shelf *shelf; /* where matrices are noted or found, of a model on one device; NULL: neither */
 } weft_model_limits;
 
-/* A part of the model: the layers on one device, or a shard of all layers. */
+/* What lies on one device: layers, or a shard of them. */
 typedef struct weft_model_part_info {
   uint32_t first_layer, end_layer;
   uint64_t weight_bytes, scratch_bytes;
@@ -51,7 +51,7 @@ typedef struct weft_model_info {
   uint64_t weight_bytes, scratch_bytes; /* on all devices; of the weights, those that lie on a shelf included */
   uint64_t read_bytes;                  /* of weights, read from the file */
   uint32_t n_parts;
-  weft_model_part_info part[WEFT_DEVICES_MAX]; /* [n_parts] */
+  weft_model_part_info part[WEFT_DEVICES_MAX]; /* [n_parts], in the order of the split's devices */
   weft_type kv_type;
   weft_kv_geometry kv; /* what weft_kv_layout_choose needs to know */
 } weft_model_info;
@@ -89,8 +89,8 @@ typedef struct weft_forward_args {
   const uint32_t *output_row; /* rows whose result is wanted: causal before canvas rows, else in any order */
   uint32_t n_output;
   float *hidden; /* [n_output, n_hidden] after the final norm; memory of the last device */
-  /* Of a model in shards: what each shard behind the first does with the hidden rows, which lie in its memory, as the
-   * end of its step. The first one's caller does it for that one. NULL: nothing. */
+  /* Of a model in shards: what each shard of the last part behind the first does with the hidden rows, which lie in its
+   * memory, as the end of its step. The first one's caller does it for that one. NULL: nothing. */
   weft_status (*share)(void *self, uint32_t shard, const float *hidden);
   void *share_self;
   uint64_t graph_key; /* not 0: the caller records the step as a graph of this key, so shards behind the first do too */

@@ -6,8 +6,8 @@
  * became; model_scratch points into the memory that scratch_plan laid out. All are written at open, and a forward pass
  * only reads them. A layer's tensors, and all memory that its ops read or write, lie on the device of its part. The
  * first part has what makes the input of layer 0, the last part what comes after the last layer. A shard of a model
- * that lies in shards is a weft_model of its own with one part (model/shards.h); its n_heads and n_kv_heads are its
- * own. */
+ * that lies in shards is a weft_model of its own (model/shards.h) with a device in each part; its n_heads and n_kv_heads
+ * are its own. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
 
@@ -125,10 +125,9 @@ enum {
   MARK_HELD = MARK_FLIGHT + WEFT_DEVICES_MAX + 2, /* what is found of a held canvas and of the next */
   MARK_SENT = MARK_HELD + 2,                      /* rows are in an inbox of the next part */
   MARK_TAKEN = MARK_SENT + 1,                     /* an inbox of this part is empty again */
-  MARK_END = MARK_TAKEN + MODEL_INBOXES,
-  MARK_SHARDS = MARK_SENT /* of a model that lies in shards: it has no cuts */
+  MARK_SHARDS = MARK_TAKEN + MODEL_INBOXES,       /* of exchanges between shards */
+  MARK_END = MARK_SHARDS + WEFT_SHARDS_MARKS
 };
-_Static_assert((int)MARK_SHARDS + (int)WEFT_SHARDS_MARKS <= (int)WEFT_MARKS_MAX, "exchanges have their marks");
 _Static_assert((int)MARK_END <= (int)WEFT_MARKS_MAX, "a device has a mark for each");
 
 /* The layers of a model that lie on one device, and what a step needs there. */
@@ -147,6 +146,7 @@ typedef struct model_part {
   weft_delta_write *delta_writes;     /* [rows_max / MODEL_DELTA_EVERY + segments_max] */
   step_arrays arrays;
   float *inbox[MODEL_INBOXES]; /* rows from the part before; of the first part empty */
+  weft_shards *exchanges;      /* of the part's shards; NULL: there is one. Shard 0 owns it */
 } model_part;
 
 struct model_arch;
@@ -166,7 +166,6 @@ struct weft_model {
   weft_crossed crossed;              /* read by any thread */
   uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
   bool has_head;                     /* of a shard: it has the output matrix */
-  weft_shards *exchanges;            /* NULL: n_shards is 1; shard 0 owns it */
   struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
 };
 
@@ -184,6 +183,11 @@ static inline uint32_t model_part_of(const weft_model *model, uint32_t layer) {
 
 static inline model_part *model_last_part(weft_model *model) {
   return &model->part[model->n_parts - 1];
+}
+
+/* The place of a part's device in the split, and in what callers are told (weft_model_info). */
+static inline uint32_t model_place_of(const weft_model *model, const model_part *part) {
+  return weft_split_place(&model->split, (uint32_t)(part - model->part), model->shard);
 }
 
 /* For messages: " on device 2", or nothing where the model has one device. */
@@ -225,7 +229,8 @@ static inline uint32_t model_first_expert(const weft_model *model, uint32_t shar
  * Law: a part enters when rows are in its inbox, which follows the part before (MARK_SENT); it takes them out at once
  * (MARK_TAKEN). Before a part sends to an inbox, it follows the last emptying of that inbox. So the first part computes
  * the next step while the last one still computes this one, and no row is overwritten before it is read. Whatever the
- * last part computes for a step comes after all that the first part did for it. */
+ * last part computes for a step comes after all that the first part did for it. Of a model in shards each shard goes
+ * this way by itself: it sends the rows that it has, all or those that it owns, to its own device of the next part. */
 void model_begin(weft_model *model, weft_forward_args *args, model_step *step);
 weft_status model_enter(model_step *step, uint32_t part);
 weft_status model_compute(model_step *step);

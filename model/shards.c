@@ -19,9 +19,9 @@ typedef struct other_shard {
 } other_shard;
 
 struct model_shards {
+  weft_model *first;            /* shard 0 */
   uint32_t n_others, n_started; /* n_started: threads */
   other_shard other[WEFT_DEVICES_MAX - 1];
-  weft_shards *exchanges;
   pthread_mutex_t mutex; /* of everything below */
   pthread_cond_t has_step, has_ended;
   weft_forward_args args; /* a copy: shard 0 writes to what the caller gave */
@@ -30,18 +30,33 @@ struct model_shards {
   bool closing;
 };
 
+/* Whoever waits for a shard in any part stops waiting. */
+static void break_exchanges(const model_shards *s) {
+  const weft_model *model = s->first;
+  for (uint32_t p = 0; p < model->n_parts; p++) weft_shards_break(model->part[p].exchanges);
+}
+
+static weft_status compute_part(other_shard *other, model_step *step, uint32_t p) {
+  weft_forward_args *args = step->args;
+  weft_model *model = other->model;
+  weft_device *device = model->part[p].device;
+  bool shares = args->share != NULL && p + 1 == model->n_parts;
+  weft_status status = model_enter(step, p);
+  if (status != WEFT_OK) return status;
+  if (args->graph_key != 0) weft_device_graph_begin(device, args->graph_key, model_shards_vote(step->part));
+  do {
+    status = model_compute(step);
+    if (status == WEFT_OK && shares) status = args->share(args->share_self, model->shard, step->h);
+  } while (args->graph_key != 0 && weft_device_graph_end(device, &status));
+  return status == WEFT_OK ? model_leave(step) : status;
+}
+
 static weft_status compute_step(other_shard *other, weft_forward_args *args) {
   model_step step;
+  weft_status status = WEFT_OK;
   model_begin(other->model, args, &step);
-  weft_status status = model_enter(&step, 0);
-  weft_device *device = step.part->device;
-  if (args->graph_key != 0)
-    weft_device_graph_begin(device, args->graph_key, weft_shards_vote(other->shards->exchanges));
-  do {
-    if (status == WEFT_OK) status = model_compute(&step);
-    if (status == WEFT_OK && args->share != NULL) status = args->share(args->share_self, other->model->shard, step.h);
-  } while (args->graph_key != 0 && weft_device_graph_end(device, &status));
-  if (status != WEFT_OK) weft_shards_break(other->shards->exchanges);
+  for (uint32_t p = 0; p < other->model->n_parts && status == WEFT_OK; p++) status = compute_part(other, &step, p);
+  if (status != WEFT_OK) break_exchanges(other->shards);
   return status;
 }
 
@@ -77,7 +92,7 @@ void model_shards_start(model_shards *s, const weft_forward_args *args) {
 
 weft_status model_shards_join(model_shards *s, weft_status status) {
   if (s == NULL) return status;
-  if (status != WEFT_OK) weft_shards_break(s->exchanges);
+  if (status != WEFT_OK) break_exchanges(s);
   (void)pthread_mutex_lock(&s->mutex);
   while (s->n_running > 0) (void)pthread_cond_wait(&s->has_ended, &s->mutex);
   for (uint32_t i = 0; i < s->n_others; i++) {
@@ -85,6 +100,37 @@ weft_status model_shards_join(model_shards *s, weft_status status) {
   }
   (void)pthread_mutex_unlock(&s->mutex);
   return status;
+}
+
+/* ---- what is told of them ---- */
+
+uint64_t model_shards_crossed(const model_shards *s) {
+  uint64_t n_bytes = 0;
+  for (uint32_t i = 0; s != NULL && i < s->n_others; i++)
+    n_bytes += __atomic_load_n(&s->other[i].model->crossed.rows, __ATOMIC_RELAXED);
+  return n_bytes;
+}
+
+bool model_shards_broken(const weft_model *model) {
+  bool broken = false;
+  for (uint32_t p = 0; p < model->n_parts && model->n_shards > 1; p++)
+    broken = broken || weft_shards_broken(model->part[p].exchanges);
+  return broken;
+}
+
+bool model_shards_in_graphs(const weft_model *model) {
+  bool all = true;
+  for (uint32_t p = 0; p < model->n_parts && model->n_shards > 1; p++)
+    all = all && weft_shards_in_graphs(model->part[p].exchanges);
+  return all;
+}
+
+bool model_shards_end_direct(const weft_model *model) {
+  return model->n_shards > 1 && weft_shards_in_graphs(model->part[model->n_parts - 1].exchanges);
+}
+
+const weft_graph_vote *model_shards_vote(const model_part *part) {
+  return part->exchanges == NULL ? NULL : weft_shards_vote(part->exchanges);
 }
 
 /* ---- open and close ---- */
@@ -113,38 +159,39 @@ static weft_status open_synchronisation(model_shards **out) {
   return WEFT_E_NO_MEMORY;
 }
 
-/* What callers are told of the model is of all its shards. */
-static void add_info(weft_model *model, const weft_model *other, uint64_t exchange_bytes) {
-  weft_model_part_info *part = &model->info.part[other->shard];
-  *part = other->info.part[0];
+/* What callers are told of the model is of all its shards, with what their exchanges take. */
+static void add_info(weft_model *model, weft_model *other, uint32_t p) {
+  uint32_t place = model_place_of(other, &other->part[p]);
+  weft_model_part_info *part = &model->info.part[place];
+  uint64_t exchange_bytes = weft_shards_bytes(model->part[p].exchanges);
+  *part = other->info.part[place];
   part->scratch_bytes += exchange_bytes;
-  if (other == model) {
-    model->info.scratch_bytes += exchange_bytes;
-    return;
-  }
-  model->info.weight_bytes += part->weight_bytes;
-  model->info.scratch_bytes += part->scratch_bytes;
+  model->info.weight_bytes += other == model ? 0 : part->weight_bytes;
+  model->info.scratch_bytes += other == model ? exchange_bytes : part->scratch_bytes;
 }
 
 static weft_status open_exchanges(weft_model *model, const model_opening *opening) {
-  uint32_t n = model->n_shards;
-  weft_status status =
-      weft_shards_open(opening->split->device, n, layers_exchange_floats(model), MARK_SHARDS, &model->exchanges);
-  if (status != WEFT_OK) return status;
-  uint64_t exchange_bytes = weft_shards_bytes(model->exchanges);
-  model->others->exchanges = model->exchanges;
-  add_info(model, model, exchange_bytes);
-  for (uint32_t i = 0; i + 1 < n; i++) {
-    model->others->other[i].model->exchanges = model->exchanges;
-    add_info(model, model->others->other[i].model, exchange_bytes);
+  weft_status status = WEFT_OK;
+  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
+    weft_device *const *device = &opening->split->device[weft_split_place(opening->split, p, 0)];
+    weft_shards **exchanges = &model->part[p].exchanges;
+    status = weft_shards_open(device, model->n_shards, layers_exchange_floats(model), MARK_SHARDS, exchanges);
+    if (status != WEFT_OK) return status;
+    add_info(model, model, p);
+    for (uint32_t i = 0; i + 1 < model->n_shards; i++) {
+      weft_model *other = model->others->other[i].model;
+      other->part[p].exchanges = *exchanges;
+      add_info(model, other, p);
+    }
   }
-  return WEFT_OK;
+  return status;
 }
 
 weft_status model_shards_open(weft_model *model, const model_opening *opening) {
   if (model->n_shards == 1) return WEFT_OK;
   weft_status status = open_synchronisation(&model->others);
   model_shards *s = model->others;
+  if (s != NULL) s->first = model;
   for (uint32_t i = 1; i < model->n_shards && status == WEFT_OK; i++) {
     other_shard *other = &s->other[s->n_others];
     other->shards = s;
@@ -177,7 +224,7 @@ void model_shards_close(weft_model *model) {
     WEFT_CHECK(refused == 0);
   }
   for (uint32_t i = 0; i < s->n_others; i++) weft_model_close(s->other[i].model);
-  weft_shards_close(model->exchanges);
+  for (uint32_t p = 0; p < model->n_parts; p++) weft_shards_close(model->part[p].exchanges);
   (void)pthread_cond_destroy(&s->has_step);
   (void)pthread_cond_destroy(&s->has_ended);
   (void)pthread_mutex_destroy(&s->mutex);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* A model that lies in shards on several devices: every device computes all layers, each with its share of the heads
- * and of the experts, or of the feed-forward columns of a layer without experts (model/weights_slice.h).
+/* A model that lies in shards on several devices: all devices of a part compute each of its layers, each with its share
+ * of the heads and of the experts, or of the feed-forward columns of a layer without experts (model/weights_slice.h).
  *
  * Law: a product has all of its inputs on the shard that computes it, so its numbers are those of one device; what it
  * reads that another shard made is exchanged before (kernels/shards.h, model/layers.h). Only what experts make is
  * added over shards, by pairs, and op experts adds them so on one device too (kernels/experts.h); each shard has the
  * experts below one of these sums. So any number of shards gives the bits of one device.
  *
- * Each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same code of
- * layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has a thread.
- * Only shard 0 embeds: it gives its input of layer 0 to the others as a sum to which they add nothing. The head is on
- * shard 0; where a model has canvases and an exchange is one call, on every shard (model/runner/runner_share.h). A
- * step that comes again is a graph on every shard, or on none (kernels/graphs.h). A shard that fails breaks the
- * exchanges, so all others end with an error, the step that was being computed has no results, and the model
- * computes no further one. */
+ * Each shard is a weft_model of its own, with weights, scratch and step arrays on its device of each part, and runs the
+ * same code of layers, part after part. Shard 0 is the model that callers know, and the caller's thread computes it;
+ * every other shard has a thread. Exchanges are between the devices of one part, and each part has its own. Only shard 0
+ * embeds: it gives its input of layer 0 to the others as a sum to which they add nothing. The head is on shard 0 of the
+ * last part; where a model has canvases and an exchange there is one call, on every shard of that part
+ * (model/runner/runner_share.h). A step that comes again is a graph on every shard of a part, or on none
+ * (kernels/graphs.h). A shard that fails breaks the exchanges of all parts, so all others end with an error, the step
+ * that was being computed has no results, and the model computes no further one. */
 #ifndef WEFT_MODEL_SHARDS_H
 #define WEFT_MODEL_SHARDS_H
 
@@ -38,6 +39,15 @@ weft_status model_shards_open(weft_model *model, const model_opening *opening);
 void model_shards_close(weft_model *model);
 /* The output matrix of a shard behind shard 0, which has one where a model with canvases exchanges in one call. */
 const weft_weight *model_shards_head(const weft_model *model, uint32_t shard);
+/* Rows that the shards behind shard 0 sent at the cuts, in bytes. shards may be NULL. */
+uint64_t model_shards_crossed(const model_shards *shards);
+/* Of all parts; of a model that does not lie in shards: never broken, and steps may be graphs. From any thread. */
+bool model_shards_broken(const weft_model *model);
+bool model_shards_in_graphs(const weft_model *model);
+/* Whether the shards of the last part exchange in one call. */
+bool model_shards_end_direct(const weft_model *model);
+/* By which the devices of a part agree on a graph of its step; NULL: it has one device. */
+const weft_graph_vote *model_shards_vote(const model_part *part);
 /* Has the other shards enqueue a step beside the caller, until join, which returns the status of the whole step:
  * status is that of shard 0, which has enqueued the same layers by then. What args point to must stay as it is.
  * shards may be NULL. */

@@ -5,16 +5,20 @@
 #include <stdio.h>
 
 static weft_status check_numbers(const weft_split *split, uint32_t n_layers, weft_error *error) {
-  uint32_t n = split->n_devices;
-  if (n == 0 || n > WEFT_DEVICES_MAX) {
+  uint32_t n_devices = split->n_devices, n_shards = weft_split_shards(split), n = weft_split_stages(split);
+  if (n_devices == 0 || n_devices > WEFT_DEVICES_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "split: a model lies on 1 to %d devices, not on %" PRIu32, WEFT_DEVICES_MAX,
-                     n);
+                     n_devices);
   }
-  if (split->by_tensor) return WEFT_OK;
+  if (n * n_shards != n_devices) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "split: %" PRIu32 " devices cannot be shared out to parts of %" PRIu32 " shards", n_devices,
+                     n_shards);
+  }
   if (n > n_layers) {
     return weft_fail(error, WEFT_E_INVALID,
-                     "layer split: %" PRIu32 " layers cannot be shared out to %" PRIu32 " devices; give fewer devices",
-                     n_layers, n);
+                     "layer split: %" PRIu32 " layers cannot be shared out to %" PRIu32 " %s; give fewer %s", n_layers,
+                     n, n_shards == 1 ? "devices" : "parts", n_shards == 1 ? "devices" : "parts");
   }
   if (split->first_layer[0] != 0) {
     return weft_fail(error, WEFT_E_INVALID, "layer split: the first device begins with layer %" PRIu32 ", not with 0",
@@ -23,9 +27,9 @@ static weft_status check_numbers(const weft_split *split, uint32_t n_layers, wef
   for (uint32_t p = 1; p < n; p++) {
     if (split->first_layer[p] > split->first_layer[p - 1] && split->first_layer[p] < n_layers) continue;
     return weft_fail(error, WEFT_E_INVALID,
-                     "layer split: device %" PRIu32 " of %" PRIu32 " would begin with layer %" PRIu32
-                     "; each device has at least one of the %" PRIu32 " layers",
-                     p + 1, n, split->first_layer[p], n_layers);
+                     "layer split: %s %" PRIu32 " of %" PRIu32 " would begin with layer %" PRIu32
+                     "; each has at least one of the %" PRIu32 " layers",
+                     n_shards == 1 ? "device" : "part", p + 1, n, split->first_layer[p], n_layers);
   }
   return WEFT_OK;
 }

@@ -6,8 +6,9 @@
  * has the final norm and the head. A cut, which lies between two parts, never separates a layer from a later one that
  * reads its keys.
  *
- * With by_tensor there are no parts: each device is a shard, which has all layers, and of each layer an equal share of the
- * heads and a share of the experts or feed-forward columns (model/shards.h). The first shard also embeds and has the head. */
+ * Where there are several shards a part lies on as many devices: each has all layers of the part, and of each layer an
+ * equal share of the heads and a share of the experts or feed-forward columns (model/shards.h). Shard s of part p is
+ * device[p * n_shards + s]. Shard 0 of the first part also embeds, that of the last part has the head. */
 #ifndef WEFT_MODEL_SPLIT_H
 #define WEFT_MODEL_SPLIT_H
 
@@ -21,8 +22,9 @@ extern "C" {
 typedef struct weft_split {
   uint32_t n_devices; /* 1 .. WEFT_DEVICES_MAX */
   weft_device *device[WEFT_DEVICES_MAX];
-  uint32_t first_layer[WEFT_DEVICES_MAX + 1]; /* first_layer[0] is 0; entry n_devices is not read */
-  bool by_tensor;                             /* first_layer is not read */
+  uint32_t
+      first_layer[WEFT_DEVICES_MAX + 1]; /* of each part; first_layer[0] is 0; the entry behind the last is not read */
+  uint32_t n_shards;                     /* of each part, a divisor of n_devices; 0: 1 */
 } weft_split;
 
 /* The whole model on one device. */
@@ -30,14 +32,27 @@ static inline weft_split weft_split_one(weft_device *device) {
   return (weft_split){.n_devices = 1, .device = {device}};
 }
 
-/* Devices that the rows of a step pass one after another. */
-static inline uint32_t weft_split_stages(const weft_split *split) {
-  return split->by_tensor ? 1 : split->n_devices;
+/* Devices that compute each layer together. */
+static inline uint32_t weft_split_shards(const weft_split *split) {
+  return split->n_shards > 1 ? split->n_shards : 1;
 }
 
-/* The device that has the head. */
+/* Parts, which the rows of a step pass one after another. */
+static inline uint32_t weft_split_stages(const weft_split *split) {
+  return split->n_devices / weft_split_shards(split);
+}
+
+/* The place in `device` of a shard of a part. */
+static inline uint32_t weft_split_place(const weft_split *split, uint32_t part, uint32_t shard) {
+  return part * weft_split_shards(split) + shard;
+}
+
+/* The place of the device that has the head, and the device. */
+static inline uint32_t weft_split_last_place(const weft_split *split) {
+  return weft_split_place(split, weft_split_stages(split) - 1, 0);
+}
 static inline weft_device *weft_split_last(const weft_split *split) {
-  return split->device[weft_split_stages(split) - 1];
+  return split->device[weft_split_last_place(split)];
 }
 
 /* Whether no layer from `layer` on reads the keys of a layer before it. */

@@ -11,9 +11,9 @@
 
 /* ---- the cut ---- */
 
-/* The load of device p with layers [first, end). */
+/* The load of part p with layers [first, end). */
 static double load_of(const weft_split_ask *ask, uint32_t p, uint32_t first, uint32_t end) {
-  bool is_last = p + 1 == ask->n_devices;
+  bool is_last = p + 1 == ask->n_parts;
   uint64_t n_bytes = (p == 0 ? ask->first_bytes : 0) + (is_last ? ask->last_bytes : 0);
   if (first >= end || (first > 0 && ask->no_cut != NULL && ask->no_cut[first])) return INFINITY;
   if (ask->bytes_before != NULL) n_bytes += ask->bytes_before[end] - ask->bytes_before[first];
@@ -21,7 +21,7 @@ static double load_of(const weft_split_ask *ask, uint32_t p, uint32_t first, uin
   return ((double)(end - first) + (is_last ? ask->head : 0)) / ask->share[p];
 }
 
-/* Cuts whose largest load is no more than `most`: those with much on the first devices come first, so that of equal ones
+/* Cuts whose largest load is no more than `most`: those with much in the first parts come first, so that of equal ones
  * the first wins. */
 typedef struct cut_search {
   const weft_split_ask *ask;
@@ -38,11 +38,11 @@ static void try_cut(cut_search *s) {
   memcpy(s->best, s->cut, sizeof s->best);
 }
 
-/* Device p begins with layer `first`. */
+/* Part p begins with layer `first`. */
 static void search_cuts(cut_search *s, uint32_t p, uint32_t first) {
   const weft_split_ask *ask = s->ask;
   s->cut[p] = first;
-  if (p + 1 == ask->n_devices) {
+  if (p + 1 == ask->n_parts) {
     if (load_of(ask, p, first, ask->n_layers) <= s->most) try_cut(s);
     return;
   }
@@ -55,19 +55,19 @@ static void search_cuts(cut_search *s, uint32_t p, uint32_t first) {
 /* Of the cuts that are as good as this one, whose largest load is `most`, the one that wastes least of a page. */
 static void fill_pages(const weft_split_ask *ask, double most, uint32_t *first_layer) {
   cut_search s = {.ask = ask, .most = most};
-  if (ask->empty == NULL || ask->n_devices == 1) return;
+  if (ask->empty == NULL || ask->n_parts == 1) return;
   search_cuts(&s, 0, 0);
-  if (s.n_tried > 0) memcpy(first_layer, s.best, ask->n_devices * sizeof *first_layer);
+  if (s.n_tried > 0) memcpy(first_layer, s.best, ask->n_parts * sizeof *first_layer);
 }
 
-/* least[p][n]: the least largest load of devices [0, p] with the first n layers; from[p][n]: where device p then
- * begins. Later beginnings win among equals, so that earlier devices have more. */
+/* least[p][n]: the least largest load of parts [0, p] with the first n layers; from[p][n]: where part p then
+ * begins. Later beginnings win among equals, so that earlier parts have more. */
 bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer) {
   static const size_t max = WEFT_LAYERS_MAX + 1;
   double least[WEFT_DEVICES_MAX][WEFT_LAYERS_MAX + 1];
   uint16_t from[WEFT_DEVICES_MAX][WEFT_LAYERS_MAX + 1];
-  if (ask->n_devices == 0 || ask->n_devices > WEFT_DEVICES_MAX || ask->n_layers >= max) return false;
-  for (uint32_t p = 0; p < ask->n_devices; p++) {
+  if (ask->n_parts == 0 || ask->n_parts > WEFT_DEVICES_MAX || ask->n_layers >= max) return false;
+  for (uint32_t p = 0; p < ask->n_parts; p++) {
     for (uint32_t n = 0; n <= ask->n_layers; n++) {
       least[p][n] = p == 0 ? load_of(ask, 0, 0, n) : INFINITY;
       from[p][n] = 0;
@@ -77,13 +77,13 @@ bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer) {
       }
     }
   }
-  if (!(least[ask->n_devices - 1][ask->n_layers] < INFINITY)) return false;
+  if (!(least[ask->n_parts - 1][ask->n_layers] < INFINITY)) return false;
   uint32_t end = ask->n_layers;
-  for (uint32_t p = ask->n_devices; p-- > 0;) {
+  for (uint32_t p = ask->n_parts; p-- > 0;) {
     first_layer[p] = from[p][end];
     end = first_layer[p];
   }
-  fill_pages(ask, least[ask->n_devices - 1][ask->n_layers], first_layer);
+  fill_pages(ask, least[ask->n_parts - 1][ask->n_layers], first_layer);
   return true;
 }
 
@@ -117,17 +117,33 @@ void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64
   }
 }
 
-static void count_bytes(const weft_gguf *gguf, const weft_device *device, weft_split_ask *ask, uint64_t *before) {
+/* Whether shards have each a part of a layer's tensor (model/weights_slice.h): what makes heads, experts, and the
+ * feed-forward columns of a layer that has no others. */
+static bool is_shared_out(const model_hyper *hyper, const char *name, uint32_t layer) {
+  static const char *const parts[] = {"attn_q.", "attn_k.", "attn_v."};
+  if (strstr(name, "_exps.") != NULL) return true;
+  if (strstr(name, "ffn_") != NULL && strstr(name, "norm") == NULL) return !hyper->moe[layer];
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    if (strstr(name, parts[i]) != NULL) return true;
+  }
+  return false;
+}
+
+static void count_bytes(const weft_gguf *gguf, const weft_split *split, const model_hyper *hyper, weft_split_ask *ask,
+                        uint64_t *before) {
+  const weft_device *device = split->device[0];
+  uint32_t n_shards = weft_split_shards(split);
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     uint32_t layer = layer_of(tensor->name);
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
     uint64_t n_bytes = tensor->n_bytes + integers_of(device, tensor);
-    if (layer < ask->n_layers) before[layer + 1] += n_bytes;
+    if (layer < ask->n_layers)
+      before[layer + 1] += n_bytes * (is_shared_out(hyper, tensor->name, layer) ? 1 : n_shards);
     if (layer != UINT32_MAX) continue;
-    if (!is_head) ask->first_bytes += n_bytes;
-    if (is_head || is_embedding) ask->last_bytes += n_bytes;
+    if (!is_head) ask->first_bytes += n_bytes * n_shards; /* shard 0 alone has it; the others leave as much free */
+    if (is_head || is_embedding) ask->last_bytes += n_bytes * n_shards;
   }
   for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
 }
@@ -136,7 +152,7 @@ static void count_bytes(const weft_gguf *gguf, const weft_device *device, weft_s
 typedef struct page_fill {
   weft_kv_geometry geometry;
   weft_kv_layout layout;
-  uint32_t n_devices;
+  uint32_t n_parts;
 } page_fill;
 
 static double empty_of(void *self, const uint32_t *first_layer) {
@@ -144,11 +160,30 @@ static double empty_of(void *self, const uint32_t *first_layer) {
   const weft_kv_geometry *geometry = &fill->geometry;
   uint32_t p = 0;
   for (uint32_t s = 0; s < geometry->n_sets; s++) {
-    while (p + 1 < fill->n_devices && geometry->set[s].layer >= first_layer[p + 1]) p++;
+    while (p + 1 < fill->n_parts && geometry->set[s].layer >= first_layer[p + 1]) p++;
     fill->geometry.set[s].part = (uint8_t)p;
   }
   bool possible = weft_kv_layout_choose(&geometry, 1, 0, &fill->layout, NULL) == WEFT_OK;
   return possible ? fill->layout.padding : 1.0;
+}
+
+/* What each of a part's shards has of the key heads. */
+static void share_heads(model_hyper *hyper, uint32_t n_shards) {
+  for (uint32_t l = 0; l < hyper->n_layers; l++) {
+    uint32_t n = hyper->n_kv_heads[l];
+    hyper->n_kv_heads[l] = n < n_shards ? 1 : n / n_shards;
+  }
+}
+
+/* The bytes that a part has room for, its fullest device being one of n_shards; 0: no bound. */
+static uint64_t room_of(const weft_split *split, uint32_t part, const uint64_t *room) {
+  uint32_t n_shards = weft_split_shards(split);
+  uint64_t least = 0;
+  for (uint32_t s = 0; s < n_shards; s++) {
+    uint64_t own = room[weft_split_place(split, part, s)];
+    if (own > 0 && (least == 0 || own < least)) least = own;
+  }
+  return least * n_shards;
 }
 
 /* Tries room first, and tells whether it made a difference. */
@@ -161,31 +196,34 @@ static bool choose_cut(weft_split_ask *ask, const uint64_t *before, weft_split *
   if (!weft_split_cut(ask, split->first_layer)) {
     memcpy(split->first_layer, even, sizeof even);
     reason->why = WEFT_SPLIT_TOO_LITTLE;
-  } else if (memcmp(split->first_layer, even, ask->n_devices * sizeof *even) != 0) {
+  } else if (memcmp(split->first_layer, even, ask->n_parts * sizeof *even) != 0) {
     reason->why = WEFT_SPLIT_ROOM;
   }
   return true;
 }
 
-static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_split_ask *ask, const model_hyper *hyper,
+static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_split_ask *ask, model_hyper *hyper,
                             uint64_t *before, bool *no_cut, page_fill *fill, weft_split *split,
                             weft_split_reason *reason, weft_error *error) {
+  uint32_t n_parts = weft_split_stages(split), n_shards = weft_split_shards(split);
+  if (n_shards > 1) share_heads(hyper, n_shards);
   fill->geometry = model_hyper_geometry(hyper, gguf_kv_type(gguf));
-  fill->n_devices = split->n_devices;
+  fill->n_parts = n_parts;
   ask->empty = empty_of;
   ask->empty_self = fill;
   ask->n_layers = hyper->n_layers;
   ask->no_cut = no_cut;
   ask->head = ratio != NULL ? 0 : hyper->n_layers / (hyper->diffusion ? 5.0 : 15.0);
   *reason = (weft_split_reason){.why = ratio != NULL ? WEFT_SPLIT_ASKED : WEFT_SPLIT_EVEN, .head = ask->head};
-  for (uint32_t p = 0; p < split->n_devices; p++) ask->share[p] = ratio != NULL ? ratio[p] : 1.0;
+  for (uint32_t p = 0; p < n_parts; p++) ask->share[p] = ratio != NULL ? ratio[p] : 1.0;
   for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&fill->geometry, l);
-  count_bytes(gguf, split->device[0], ask, before);
+  count_bytes(gguf, split, hyper, ask, before);
   if (choose_cut(ask, before, split, reason)) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "%s: %" PRIu32 " layers, of which some must lie on one device, cannot be shared out to %" PRIu32
-                   " devices; give fewer devices",
-                   weft_gguf_path(gguf), hyper->n_layers, split->n_devices);
+                   " %s; give fewer %s",
+                   weft_gguf_path(gguf), hyper->n_layers, n_parts, n_shards > 1 ? "parts" : "devices",
+                   n_shards > 1 ? "parts" : "devices");
 }
 
 weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
@@ -193,13 +231,13 @@ weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const ui
   const model_arch *arch;
   split->first_layer[0] = 0;
   *reason = (weft_split_reason){.why = WEFT_SPLIT_EVEN};
-  if (split->n_devices == 1) return WEFT_OK;
+  if (weft_split_stages(split) == 1) return WEFT_OK;
   model_hyper *hyper = weft_alloc(1, sizeof *hyper);
   uint64_t *before = weft_alloc(WEFT_LAYERS_MAX + 1, sizeof *before);
   bool *no_cut = weft_alloc(WEFT_LAYERS_MAX, sizeof *no_cut);
   page_fill *fill = weft_alloc(1, sizeof *fill);
-  weft_split_ask ask = {.n_devices = split->n_devices};
-  memcpy(ask.room, room, split->n_devices * sizeof *room);
+  weft_split_ask ask = {.n_parts = weft_split_stages(split)};
+  for (uint32_t p = 0; p < ask.n_parts; p++) ask.room[p] = room_of(split, p, room);
   weft_status status = WEFT_OK;
   if (hyper == NULL || before == NULL || no_cut == NULL || fill == NULL)
     status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));

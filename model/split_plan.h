@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a model is cut when its layers are shared out to devices.
+/* Where a model is cut when its layers are shared out to parts, each a device or several shards.
  *
- * Law: split_plan_cut is a function of its argument alone. It gives each device a run of layers such that the largest load
- * is as small as can be, where the load of a device is its layers, and on the last device the head's work counted in
- * layers, over the device's share. Of equal cuts the one is taken that leaves least of each page empty, and of those
- * the one whose first devices have more. */
+ * Law: weft_split_cut is a function of its argument alone. It gives each part a run of layers such that the largest load
+ * is as small as can be, where the load of a part is its layers, and of the last part the head's work counted in
+ * layers, over the part's share. Of equal cuts the one is taken that leaves least of each page empty, and of those
+ * the one whose first parts have more. */
 #ifndef WEFT_MODEL_SPLIT_PLAN_H
 #define WEFT_MODEL_SPLIT_PLAN_H
 
@@ -16,13 +16,13 @@ extern "C" {
 #endif
 
 typedef struct weft_split_ask {
-  uint32_t n_devices, n_layers;
-  double share[WEFT_DEVICES_MAX]; /* above 0: what each device takes, in relation to the others */
+  uint32_t n_parts, n_layers;
+  double share[WEFT_DEVICES_MAX]; /* above 0: what each part takes, in relation to the others */
   double head;                    /* the work of the head and of samplers, in layers */
-  const bool *no_cut;             /* [n_layers] no device may begin with this layer; NULL: any may */
+  const bool *no_cut;             /* [n_layers] no part may begin with this layer; NULL: any may */
   const uint64_t *bytes_before;   /* [n_layers + 1] of weights in the layers before each; NULL: room does not matter */
-  uint64_t first_bytes, last_bytes; /* of other weights on the first and on the last device */
-  uint64_t room[WEFT_DEVICES_MAX];  /* bytes for weights on each device; 0: not bounded */
+  uint64_t first_bytes, last_bytes; /* of other weights in the first and in the last part */
+  uint64_t room[WEFT_DEVICES_MAX];  /* bytes for weights in each part; 0: not bounded */
   /* The share of a page of keys and values that stays empty with a cut; NULL: that does not matter. Of many equal cuts
    * WEFT_SPLIT_TRIES are asked for. */
   double (*empty)(void *self, const uint32_t *first_layer);
@@ -49,10 +49,11 @@ typedef struct weft_split_reason {
 /* Bytes of a file's weights on devices, and of the integers that the device keeps of them besides. */
 void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers);
 
-/* Plans the cut of a file's model: by `ratio` [n_devices] of layers, or with ratio NULL by work, the head of a diffusion
+/* Plans the cut of a file's model: by `ratio` [parts] of layers, or with ratio NULL by work, the head of a diffusion
  * model counting as a fifth of its layers, that of others as a fifteenth. Without a ratio, room [n_devices] (bytes for
- * weights on each device; 0: not bounded) goes before balance, unless there is no cut with room. split->device and
- * n_devices are given. reason is filled in. Errors: as weft_model_open for the file's keys, and INVALID with a line where
+ * weights on each device; 0: not bounded) goes before balance, unless there is no cut with room. What the shards of a
+ * part have each whole counts for each, and the device with least room bounds its part. split->device, n_devices and
+ * n_shards are given. reason is filled in. Errors: as weft_model_open for the file's keys, and INVALID with a line where
  * no cut is possible. */
 weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
                             weft_split_reason *reason, weft_error *error);

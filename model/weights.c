@@ -146,7 +146,7 @@ static weft_status check_supported(const weights_loader *loader, const weft_gguf
 static void count_bytes(weights_loader *loader, uint64_t n_bytes) {
   weft_model_info *info = &loader->model->info;
   info->weight_bytes += n_bytes;
-  info->part[loader->part - loader->model->part].weight_bytes += n_bytes;
+  info->part[model_place_of(loader->model, loader->part)].weight_bytes += n_bytes;
 }
 
 /* For the line of a device that has no room: what its weights need, experts that may stay in host memory left out. */
@@ -251,7 +251,7 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
     bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && device != NULL && !weft_device_get_info(device)->host_memory &&
                       n_integers == 0;
     loader->n_bytes_held += n_bytes;
-    if (!may_stream) loader->needed[loader->part - loader->model->part] += n_bytes;
+    if (!may_stream) loader->needed[model_place_of(loader->model, loader->part)] += n_bytes;
     out->data = tensor->data;
     return check_supported(loader, tensor);
   }
@@ -284,7 +284,7 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
   model_part *part = loader->part;
   *out = &judged;
   if (loader->judging) {
-    loader->needed[part - loader->model->part] += n * sizeof *values;
+    loader->needed[model_place_of(loader->model, part)] += n * sizeof *values;
     return WEFT_OK;
   }
   WEFT_CHECK(part->n_owned < part->owned_max);
@@ -464,8 +464,9 @@ static bool is_scale_of_none(const weights_loader *loader, const tensor_row *row
 /* Whether the head multiplies by the tensor. */
 static bool is_of_head(const weights_loader *loader, const tensor_row *row) {
   bool tied = weft_gguf_tensor_find(loader->gguf, "output.weight") == NULL;
-  return row->kind == TENSOR_MATRIX &&
-         row->field == (tied ? offsetof(model_globals, token_embd) : offsetof(model_globals, output));
+  size_t field = tied ? offsetof(model_globals, token_embd) : offsetof(model_globals, output);
+  if (is_tied_apart(loader)) field = offsetof(model_globals, tied_output);
+  return row->kind == TENSOR_MATRIX && row->field == field;
 }
 
 /* What is judged and not placed. What is of no layer lies on shard 0, the head on every shard that has one. */
@@ -652,7 +653,10 @@ weft_status weights_check_room(const weights_loader *loader) {
 void weights_rewind(weights_loader *loader) {
   weft_model *model = loader->model;
   loader->judging = false;
-  for (uint32_t p = 0; p < model->n_parts; p++) loader->left[p] = weft_device_memory_left(model->part[p].device);
+  for (uint32_t p = 0; p < model->n_parts; p++) {
+    const model_part *part = &model->part[p];
+    loader->left[model_place_of(model, part)] = weft_device_memory_left(part->device);
+  }
   loader->n_bytes_done = 0;
   memset(loader->used, 0, weft_gguf_n_tensors(loader->gguf));
   memset(&model->globals, 0, sizeof model->globals);

@@ -38,8 +38,7 @@ static void put_size(const weft_runtime *rt, uint32_t index, weft_text *out) {
 
 /* Devices that compute one layer together. */
 static uint32_t tensor_parts(const weft_runtime *rt) {
-  const weft_split *split = &rt->model[0].copy[0].split;
-  return split->by_tensor ? split->n_devices : 1;
+  return weft_split_shards(&rt->model[0].copy[0].split);
 }
 
 void weft_handle_server_info(weft_server *s, weft_exchange *x) {

@@ -134,8 +134,8 @@ static bool hold_all(const weft_step_record *end, uint32_t n, const weft_load *l
  * requests. */
 static uint32_t count_rounds(const weft_runtime *rt, const weft_load *load) {
   bool at_once = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap;
-  bool by_layer = !rt->devices.by_tensor && !rt->devices.replicas;
-  uint32_t n = at_once && by_layer ? rt->devices.n : 1, n_all = load->n_parallel + load->n_canvases;
+  uint32_t n = at_once ? weft_split_stages(&rt->model[0].copy[0].split) : 1;
+  uint32_t n_all = load->n_parallel + load->n_canvases;
   return n < n_all ? n : n_all;
 }
 

@@ -31,7 +31,7 @@ static weft_device *device_of(const weft_runtime *rt, uint32_t layer) {
   const weft_split *split = &rt->model[0].copy[0].split;
   uint32_t p = 0;
   while (p + 1 < weft_split_stages(split) && split->first_layer[p + 1] <= layer) p++;
-  return split->device[p];
+  return split->device[weft_split_place(split, p, 0)];
 }
 
 /* On the engine's thread. Reading back is refused while a step is being recorded. */
@@ -58,8 +58,9 @@ bool weft_touched_open(weft_touched *t, weft_runtime *rt) {
   t->seen = weft_alloc(t->n_experts, 1);
   if (t->ids == NULL || t->seen == NULL) return false;
   /* Shards choose the same experts; of replicas, which run at once, the first is watched. */
-  uint32_t n = rt->devices.by_tensor || rt->devices.replicas ? 1 : rt->devices.n;
-  for (uint32_t p = 0; p < n; p++) weft_device_watch(rt->devices.device[p], take_experts, t);
+  const weft_split *split = &rt->model[0].copy[0].split;
+  for (uint32_t p = 0; p < weft_split_stages(split); p++)
+    weft_device_watch(split->device[weft_split_place(split, p, 0)], take_experts, t);
   return true;
 }
 

@@ -390,14 +390,12 @@ static weft_status run_held(device_runner *r, const runner_step *step, const run
 /* What one device does for a step. A step that comes again is recorded by devices that can, and repeated with one
  * launch. */
 static weft_status run_part(device_runner *r, runner_flight *f, const runner_step *step, model_step *pass, uint32_t p) {
-  weft_device *d = r->split->device[p];
+  weft_device *d = r->config.model->part[p].device;
   bool is_last = p + 1 == r->info.n_stages;
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
-  const weft_shards *exchanges = r->config.model->exchanges;
   const weft_graph_counters before = weft_device_graph_counters(d);
-  if (step->steady)
-    weft_device_graph_begin(d, pass->args->graph_key, exchanges == NULL ? NULL : weft_shards_vote(exchanges));
+  if (step->steady) weft_device_graph_begin(d, pass->args->graph_key, model_shards_vote(pass->part));
   do {
     status = model_compute(pass);
     if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs, pass->args->share != NULL);

@@ -26,7 +26,7 @@
  *   the host               waits for the flight's mark on every device (runner_settle), and only then uses the flight,
  *                          its results and its moves of pages again
  *
- * With one device the mirror is the cells, and nothing is sent or followed. */
+ * With one part the mirror is the cells, and nothing is sent or followed. In shards, both devices are shard 0 of a part. */
 #ifndef WEFT_MODEL_RUNNER_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_RUNNER_INTERNAL_H
 

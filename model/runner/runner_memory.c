@@ -56,7 +56,7 @@ void *runner_memory_take(runner_memory *m, weft_device *home, uint64_t n_bytes, 
     return NULL;
   }
   m->piece = piece;
-  m->asked[home == m->split->device[0] ? 0 : m->split->n_devices - 1] += n_bytes;
+  m->asked[home == m->split->device[0] ? 0 : weft_split_last_place(m->split)] += n_bytes;
   *status = find_room(m, home, n_bytes, &m->piece[m->n_pieces]);
   return *status == WEFT_OK ? m->piece[m->n_pieces++].memory : NULL;
 }

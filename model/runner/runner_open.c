@@ -7,6 +7,7 @@
 #include "model/model_internal.h"
 #include "model/runner/runner_internal.h"
 #include "model/runner/runner_share.h"
+#include "model/shards.h"
 
 enum { SCORED_ROWS_MAX = 256 }; /* of one step: each keeps its hidden state and its result until the step has landed */
 
@@ -274,8 +275,7 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   runner_memory_open(&r->memory, r->split);
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
-  const weft_shards *exchanges = config->model->exchanges;
-  r->graphs = weft_device_get_info(r->last)->graphs && (exchanges == NULL || weft_shards_in_graphs(exchanges));
+  r->graphs = weft_device_get_info(r->last)->graphs && model_shards_in_graphs(config->model);
   r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max;

@@ -3,6 +3,7 @@
  * the last device to the first one, and the marks of flights. */
 #include "model/model_internal.h"
 #include "model/runner/runner_internal.h"
+#include "model/shards.h"
 
 uint64_t runner_mirror_token(const device_runner *r, uint32_t slot) {
   if (r->info.n_stages == 1) return slot;
@@ -34,8 +35,7 @@ weft_status runner_wait(device_runner *r, const runner_flight *f) {
   for (uint32_t p = r->split->n_devices; p > 0 && status == WEFT_OK; p--) {
     status = weft_device_wait(r->split->device[p - 1], mark_of(r, f->number));
   }
-  const weft_shards *exchanges = r->config.model->exchanges;
-  return status == WEFT_OK && exchanges != NULL && weft_shards_broken(exchanges) ? WEFT_E_DEVICE : status;
+  return status == WEFT_OK && model_shards_broken(r->config.model) ? WEFT_E_DEVICE : status;
 }
 
 /* A step that was collected has run on every device. */

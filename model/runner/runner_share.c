@@ -54,10 +54,18 @@ static weft_status open_shard(runner_share *share, share_shard *s, uint64_t inpu
   return status == WEFT_OK ? runner_upload_allowed(r, s->device, s->d_allowed) : status;
 }
 
+/* What shards write goes to buffers of the last device, which may have found room on the first one alone. */
+static bool reach_buffers(const device_runner *r) {
+  bool all = true;
+  for (uint32_t i = 1; i < weft_split_shards(r->split); i++)
+    all = all && weft_device_reaches(r->split->device[weft_split_last_place(r->split) + i], r->first);
+  return all || r->memory.n_bytes_first == 0;
+}
+
 weft_status runner_share_open(device_runner *r, uint64_t inputs_words, runner_share **out) {
   const weft_model *model = r->config.model;
   *out = NULL;
-  if (r->canvas_length == 0 || model->exchanges == NULL || !weft_shards_in_graphs(model->exchanges)) return WEFT_OK;
+  if (r->canvas_length == 0 || !model_shards_end_direct(model) || !reach_buffers(r)) return WEFT_OK;
   runner_share *share = weft_alloc(1, sizeof *share);
   if (share == NULL) return WEFT_E_NO_MEMORY;
   *out = share;
@@ -65,7 +73,7 @@ weft_status runner_share_open(device_runner *r, uint64_t inputs_words, runner_sh
   weft_status status = WEFT_OK;
   for (uint32_t i = 1; i < model->n_shards && status == WEFT_OK; i++) {
     share_shard *s = &share->shard[share->n++];
-    s->device = r->split->device[i];
+    s->device = r->split->device[weft_split_last_place(r->split) + i];
     s->head = model_shards_head(model, i);
     status = open_shard(share, s, inputs_words);
   }
@@ -97,8 +105,12 @@ void runner_share_rows(const device_runner *r, uint32_t n, uint32_t shard, uint3
   *end = n - *first < each ? n : *first + each;
 }
 
+static weft_shards *exchanges_of(const device_runner *r) {
+  return model_last_part(r->config.model)->exchanges;
+}
+
 weft_status runner_share_meet(const device_runner *r) {
-  return weft_shards_meet(r->config.model->exchanges, 0);
+  return weft_shards_meet(exchanges_of(r), 0);
 }
 
 /* What a shard behind the first does, on its thread. */
@@ -118,7 +130,7 @@ static weft_status share_rows(void *self, uint32_t shard, const float *hidden) {
                       .scratch_bytes = s->scratch_bytes};
   weft_status status = runner_upload_inputs(r, o, s->device, s->d_inputs);
   if (status == WEFT_OK) status = runner_head_stats(r, &head, o, first, end - first, NULL);
-  return status == WEFT_OK ? weft_shards_meet(r->config.model->exchanges, shard) : status;
+  return status == WEFT_OK ? weft_shards_meet(exchanges_of(r), shard) : status;
 }
 
 /* What the others will send: of each of their rows the statistics, and the soft embedding where it is wanted. */

@@ -3,7 +3,7 @@
  * with a copy of the output matrix, and writes them to where the first device has those of all.
  *
  * Law: shards have the same hidden rows, and a row's numbers depend on that row alone, so they are those that the first
- * device would have made. Rows are shared out where devices add up in one call (weft_shards_in_graphs), in steps with
+ * device would have made. Rows are shared out where devices of the last part add up in one call, in steps with
  * canvases of which none is held to a format; all else, and what comes after statistics, is done on the first device.
  * Work there that follows runner_share_meet comes after what the others wrote. */
 #ifndef WEFT_MODEL_RUNNER_RUNNER_SHARE_H

@@ -168,10 +168,10 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
 }
 
 static rig_options engine_options(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices,
-                                  bool by_tensor) {
+                                  uint32_t n_shards) {
   return (rig_options){.backend = backend,
-                       .path = {by_tensor ? MODELS "dg-deep.gguf" : MODELS "dg-base.gguf",
-                                by_tensor ? MODELS "ar-dense-v.gguf" : MODELS "ar-base.gguf"},
+                       .path = {n_shards > 1 ? MODELS "dg-deep.gguf" : MODELS "dg-base.gguf",
+                                n_shards > 1 ? MODELS "ar-dense-v.gguf" : MODELS "ar-base.gguf"},
                        .n_models = 2,
                        .block = 4,
                        .n_pages = n_pages,
@@ -180,15 +180,15 @@ static rig_options engine_options(const char *backend, bool overlap, uint32_t n_
                        .chunk = 9,
                        .running = 5,
                        .n_devices = n_devices,
-                       .by_tensor = by_tensor,
+                       .n_shards = n_shards,
                        .overlap = overlap};
 }
 
 static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices, uint32_t failing,
-                            bool by_tensor) {
+                            uint32_t n_shards) {
   rig r;
   weft_engine_stats stats;
-  rig_options o = engine_options(backend, overlap, n_pages, n_devices, by_tensor);
+  rig_options o = engine_options(backend, overlap, n_pages, n_devices, n_shards);
   make_requests();
   play(&r, &o, failing, 0, clean, &stats);
   uint64_t n_all = n_calls;
@@ -217,39 +217,46 @@ static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages,
   }
   assert_true(n_broken[0] > 0 && n_broken[1] > 0);
   print_message("%s%s: %u of %llu calls of %s %u of %u failed in turn\n", backend, overlap ? " with overlap" : "",
-                n_runs, (unsigned long long)n_all, by_tensor ? "shard" : "device", failing + 1, n_devices);
+                n_runs, (unsigned long long)n_all, n_shards > 1 ? "shard" : "device", failing + 1, n_devices);
 }
 
 static void test_engine(void **state) {
   (void)state;
-  fail_everywhere("cpu", false, 200, 1, 0, false);
-  fail_everywhere("cpu", true, 200, 1, 0, false);
-  fail_everywhere("ref", true, 60, 1, 0, false); /* with preemption */
+  fail_everywhere("cpu", false, 200, 1, 0, 1);
+  fail_everywhere("cpu", true, 200, 1, 0, 1);
+  fail_everywhere("ref", true, 60, 1, 0, 1); /* with preemption */
 }
 
 static void test_engine_on_two(void **state) {
   (void)state;
-  fail_everywhere("cpu", true, 200, 2, 0, false);
-  fail_everywhere("cpu", true, 200, 2, 1, false);
+  fail_everywhere("cpu", true, 200, 2, 0, 1);
+  fail_everywhere("cpu", true, 200, 2, 1, 1);
 }
 
 static void test_engine_in_shards(void **state) {
   (void)state;
-  fail_everywhere("cpu", true, 200, 2, 0, true);
-  fail_everywhere("cpu", true, 200, 2, 1, true);
-  fail_everywhere("fake graphs", true, 200, 2, 0, true); /* sums wait within a call, and some steps are graphs */
-  fail_everywhere("fake graphs", true, 200, 2, 1, true);
+  fail_everywhere("cpu", true, 200, 2, 0, 2);
+  fail_everywhere("cpu", true, 200, 2, 1, 2);
+  fail_everywhere("fake graphs", true, 200, 2, 0, 2); /* sums wait within a call, and some steps are graphs */
+  fail_everywhere("fake graphs", true, 200, 2, 1, 2);
+  fail_everywhere("cpu", true, 200, 4, 3, 2); /* parts of two shards: the last device, and shard 0 before the cut */
+  fail_everywhere("fake graphs", true, 200, 4, 0, 2);
+  if (test_amount(0, 1, 1) == 0) return;
+  fail_everywhere("fake graphs", true, 200, 4, 2, 2);
+  fail_everywhere("fake graphs", true, 200, 8, 5, 4);
 }
 
 /* A link between devices that takes far longer than they compute: the answers are the same; and a piece that fails after
  * all that time breaks its runner as any other call does. */
 static void test_slow_link(void **state) {
   (void)state;
-  for (uint32_t n_devices = 2; n_devices <= 3; n_devices++) {
+  static const uint32_t of[][2] = {{2, 1}, {3, 1}, {4, 1}, {4, 2}, {8, 4}}; /* devices, shards of a part */
+  for (size_t i_of = 0; i_of < test_amount(4, 5, 5); i_of++) {
+    uint32_t n_devices = of[i_of][0], n_shards = of[i_of][1];
     for (uint32_t slow = 0; slow < n_devices; slow += n_devices - 1) {
       rig r;
       weft_engine_stats stats;
-      rig_options o = engine_options("cpu", true, 60, n_devices, false);
+      rig_options o = engine_options("cpu", true, 60, n_devices, n_shards);
       make_requests();
       play(&r, &o, slow, 0, clean, &stats);
       make_sound(failing_of(&r, slow));

@@ -43,15 +43,17 @@ static weft_status open_all(const weft_gguf *gguf, const weft_split *split, weft
   return status;
 }
 
+static uint64_t n_moved; /* allocations that found another place, in all */
+
 /* Of n cards; `which` refuses. */
-static uint64_t refuse_allocations(const weft_gguf *gguf, uint32_t n, uint32_t which, bool by_tensor) {
+static uint64_t refuse_allocations(const weft_gguf *gguf, uint32_t n, uint32_t which, uint32_t n_shards) {
   for (uint64_t site = 1;; site++) {
     weft_split split;
-    fake_card *cards[2] = {NULL, NULL};
-    uint64_t before[2];
+    bool finds_other_place = n_shards > 1 && which > 0 && which == n - n_shards; /* the first card, which it reaches */
+    fake_card *cards[WEFT_DEVICES_MAX] = {NULL};
+    uint64_t before[WEFT_DEVICES_MAX];
     weft_error error = {{0}};
-    need(by_tensor || split_of(gguf, n, &split), "the model cannot be cut", 0);
-    if (by_tensor) split = (weft_split){.n_devices = n, .by_tensor = true};
+    need(split_of(gguf, n, n_shards, &split), "the model cannot be cut", 0);
     for (uint32_t i = 0; i < n; i++) {
       cards[i] = fake_card_open(true);
       cards[i]->base.info.index = i;
@@ -61,11 +63,14 @@ static uint64_t refuse_allocations(const weft_gguf *gguf, uint32_t n, uint32_t w
     fake_card *card = cards[which];
     card->fail_alloc = card->n_allocs + site;
     card->fail_on = true;
-    card->unreachable = !by_tensor; /* no buffer finds another place; shards have none on other cards */
+    card->unreachable = n_shards == 1; /* no buffer finds another place; shards have none on other cards */
     weft_status status = open_all(gguf, &split, &error);
     for (uint32_t i = 0; i < n; i++) need(cards[i]->n_alive == before[i], "memory did not come back", site);
     bool reached = card->n_allocs >= card->fail_alloc;
-    need(!reached || (status == WEFT_E_NO_MEMORY && error.text[0] != 0), "no error came of a refused allocation", site);
+    bool moved = status == WEFT_OK && finds_other_place; /* a buffer of the runner */
+    need(!reached || moved || (status == WEFT_E_NO_MEMORY && error.text[0] != 0),
+         "no error came of a refused allocation", site);
+    n_moved += reached && moved;
     need(reached || status == WEFT_OK, error.text, site);
     for (uint32_t i = 0; i < n; i++) weft_device_close(split.device[i]);
     if (!reached) return site - 1;
@@ -115,15 +120,22 @@ static uint64_t refuse_calls(const weft_gguf *gguf, uint64_t stride) {
   }
 }
 
-/* Two shards that add up in one call, with a head each. */
+/* Two shards that add up in one call, with a head each: alone, and as parts of four and of eight cards, where the last
+ * part has the heads. */
 static void refuse_shards(void) {
   weft_gguf *gguf;
   weft_error error = {{0}};
   need(weft_gguf_open(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", &gguf, &error) == WEFT_OK, error.text, 0);
-  uint64_t n_first = refuse_allocations(gguf, 2, 0, true), n_second = refuse_allocations(gguf, 2, 1, true);
+  uint64_t n_first = refuse_allocations(gguf, 2, 0, 2), n_second = refuse_allocations(gguf, 2, 1, 2);
   (void)printf("two shards: %llu and %llu allocations refused\n", (unsigned long long)n_first,
                (unsigned long long)n_second);
   need(n_first > 15 && n_second > 15, "too few of two shards", 0);
+  uint64_t n_cut = refuse_allocations(gguf, 4, 1, 2), n_head = refuse_allocations(gguf, 4, 2, 2);
+  uint64_t n_eight = refuse_allocations(gguf, 8, 7, 2);
+  (void)printf("parts of two shards: %llu, %llu and %llu allocations refused\n", (unsigned long long)n_cut,
+               (unsigned long long)n_head, (unsigned long long)n_eight);
+  need(n_cut > 10 && n_head > 15 && n_eight > 10, "too few of parts of shards", 0);
+  need(n_moved > 5, "no buffer of the part with the head went to the first card", 0);
   weft_gguf_close(gguf);
 }
 
@@ -136,11 +148,11 @@ int main(void) {
     weft_error error = {{0}};
     (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, names[i]);
     need(weft_gguf_open(path, &gguf, &error) == WEFT_OK, error.text, 0);
-    uint64_t n_allocs = refuse_allocations(gguf, 1, 0, false), n_calls = refuse_calls(gguf, 7),
+    uint64_t n_allocs = refuse_allocations(gguf, 1, 0, 1), n_calls = refuse_calls(gguf, 7),
              n_reads = refuse_reads(gguf, 5);
     (void)printf("%s: %llu allocations, %llu calls and %llu reads refused\n", names[i], (unsigned long long)n_allocs,
                  (unsigned long long)n_calls, (unsigned long long)n_reads);
-    uint64_t n_first = refuse_allocations(gguf, 2, 0, false), n_second = refuse_allocations(gguf, 2, 1, false);
+    uint64_t n_first = refuse_allocations(gguf, 2, 0, 1), n_second = refuse_allocations(gguf, 2, 1, 1);
     need(n_first > 15 && n_second > 15, "too few on two cards", 0);
     need(n_allocs > 20 && n_calls > 10 && n_reads > 5, "too few", 0);
     weft_gguf_close(gguf);

@@ -85,7 +85,7 @@ static weft_status open_shards(void *self, weft_error *error) {
 
 static void test_shards(void **state) {
   (void)state;
-  shards_world w = {.split = {.n_devices = 2, .by_tensor = true}};
+  shards_world w = {.split = {.n_devices = 2, .n_shards = 2}};
   weft_error error = {{0}};
   const weft_device_config config = {.backend = "cpu", .n_threads = 1};
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", &w.gguf, &error), WEFT_OK);

@@ -109,13 +109,13 @@ static void run_two_devices(void) {
     if (two.agrees || !wrong.done || strcmp(two.op, "attention") != 0 || two.layer != layer)
       harness_die("two devices", WEFT_E_INVALID, "a wrong op was not found, or another was named");
   }
-  weft_split tensor = {.n_devices = 1, .device = {cpu()}, .by_tensor = true};
+  weft_split tensor = {.n_devices = 2, .device = {cpu(), cpu()}, .n_shards = 2};
   weft_check_args args = {.split = &tensor};
   weft_check_report report;
   weft_error error = {{0}};
   if (weft_check(&args, &report, &error) != WEFT_E_INVALID || strstr(error.text, "--split tensor") == NULL)
     harness_die("two devices", WEFT_E_INVALID, "a split by tensor was not refused");
-  weft_device_close(tensor.device[0]);
+  for (uint32_t i = 0; i < 2; i++) weft_device_close(tensor.device[i]);
 }
 
 /* Bounded work: all ops are compared, of products some rows; a fault that fills an output is still found. */

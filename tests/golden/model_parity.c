@@ -9,11 +9,13 @@
 #include "base/text.h"
 #include "tests/support/gguf_twin.h"
 #include "tests/support/golden_floats.h"
+#include "tests/support/amount.h"
 #include "tests/support/model_harness.h"
 
 enum { ROWS_MAX = 256, LAYERS_MAX = 16, LINE_MAX_BYTES = 1 << 16 };
 static const double tolerance = 2e-4;
-static uint32_t n_shared; /* models that were computed in shards, each way counted */
+static uint32_t n_shared,
+    n_in_parts; /* models that were computed in shards, and in parts of shards: each way counted */
 
 typedef struct golden {
   char stem[512]; /* folder and name without an ending */
@@ -201,8 +203,8 @@ static weft_gguf *open_file(const golden *g, bool is_twin, gguf_writer *w) {
 static void judge_bits(golden *g, bool is_twin, const harness_options *options, uint64_t digest) {
   bool ref = strcmp(options->backend, "ref") == 0, cuda = strcmp(options->backend, "cuda") == 0;
   uint64_t *alone = &g->alone[ref ? 0 : cuda ? 2 : 1][is_twin ? 1 : 0];
-  if (!options->by_tensor && options->isa == NULL) *alone = digest;
-  if (!options->by_tensor || *alone == digest) return;
+  if (options->n_shards == 0 && options->isa == NULL) *alone = digest;
+  if (options->n_shards == 0 || *alone == digest) return;
   (void)printf("FAILED: %s: %u shards on %s have other bits than one device\n", g->stem, options->n_devices,
                options->backend);
   exit(1);
@@ -244,10 +246,12 @@ static void run_model(golden *g, bool is_twin, const harness_options *options) {
 static bool can_be_shared(const golden *g, bool is_twin, const harness_options *options) {
   gguf_writer w = {0};
   weft_error error = {{0}};
-  weft_split split = {.n_devices = options->n_devices, .by_tensor = true};
+  weft_split split;
   const weft_model_limits limits = {.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
   weft_model *model = NULL;
   weft_gguf *gguf = open_file(g, is_twin, &w);
+  bool is_cut = split_of(gguf, options->n_devices, options->n_shards, &split);
+  if (!is_cut) split.n_shards = split.n_devices; /* the line of a model that cannot be cut at all */
   for (uint32_t i = 0; i < split.n_devices; i++) {
     weft_device_config config = {.backend = options->backend, .index = i, .n_threads = 1};
     weft_status status = weft_device_open(&config, &split.device[i], &error);
@@ -260,13 +264,13 @@ static bool can_be_shared(const golden *g, bool is_twin, const harness_options *
   for (uint32_t i = 0; i < split.n_devices; i++) weft_device_close(split.device[i]);
   weft_gguf_close(gguf);
   gguf_writer_close(&w);
-  return status == WEFT_OK;
+  return is_cut && status == WEFT_OK;
 }
 
 static void run_shared(golden *g, const harness_options *options) {
   if (can_be_shared(g, false, options)) {
     run_model(g, false, options);
-    n_shared += 1;
+    *(options->n_shards == options->n_devices ? &n_shared : &n_in_parts) += 1;
   }
   if (g->has_twin && can_be_shared(g, true, options)) run_model(g, true, options);
 }
@@ -277,16 +281,23 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       {.backend = "cpu", .n_threads = 2, .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cpu", .isa = "portable", .n_threads = 1, .block_tokens = 8, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cpu", .isa = "avx2", .n_threads = 2, .block_tokens = 1, .rows_max = ROWS_MAX, .n_pages = 4096},
-      {.backend = "ref", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cpu", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cpu", .n_threads = 1, .n_devices = 4, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cpu", .n_threads = 1, .n_devices = 6, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cpu", .n_threads = 1, .n_devices = 8, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "ref", .n_threads = 1, .n_devices = 2, .n_shards = 2, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 2, .n_shards = 2, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 4, .n_shards = 4, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 6, .n_shards = 6, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 8, .n_shards = 8, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "ref", .n_threads = 1, .n_devices = 4, .n_shards = 2, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 4, .n_shards = 2, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 8, .n_shards = 2, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 8, .n_shards = 4, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 16, .n_shards = 4, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
-      {.backend = "cuda", .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cuda", .n_devices = 4, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cuda", .n_devices = 8, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 2, .n_shards = 2, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 4, .n_shards = 4, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 8, .n_shards = 8, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 4, .n_shards = 2, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 8, .n_shards = 4, .rows_max = ROWS_MAX, .n_pages = 1024},
   };
   golden g = {.tolerance = tolerance};
   char path[600];
@@ -310,7 +321,8 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       continue;
     }
     weft_device_close(device);
-    if (ways[i].by_tensor) {
+    if (ways[i].n_devices > 4 && ways[i].n_devices > ways[i].n_shards && test_amount(0, 1, 1) == 0) continue;
+    if (ways[i].n_shards > 0) {
       run_shared(&g, &ways[i]);
       continue;
     }
@@ -342,6 +354,10 @@ int main(void) {
   if (n_shared < 74)
     harness_die(folder, WEFT_E_NOT_FOUND,
                 "expected 25 models in two shards, on ref and on cpu, 19 in four, and 5 in six or eight");
-  (void)printf("%d models agree within %.0e of the logit range, %u times in shards\n", n, tolerance, n_shared);
+  if (n_in_parts < test_amount(50, 109, 109))
+    harness_die(folder, WEFT_E_NOT_FOUND,
+                "expected 25 models in two parts of two shards, on ref and on cpu, and 59 times in more");
+  (void)printf("%d models agree within %.0e of the logit range, %u times in shards, %u times in parts of shards\n", n,
+               tolerance, n_shared, n_in_parts);
   return 0;
 }

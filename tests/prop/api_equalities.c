@@ -45,8 +45,8 @@ typedef struct variant {
   uint32_t rows, running, threads, order;
   uint64_t host_bytes, spill_bytes;
   bool no_cache, one_by_one, late, readers, cancels, hits;
-  bool no_graphs, no_arena, streams; /* streams: some experts must lie in host memory */
-  const char *devices, *ratio;
+  bool no_graphs, no_arena, streams;   /* streams: some experts must lie in host memory */
+  const char *devices, *ratio, *split; /* split NULL: by_tensor or replicas says */
   bool no_peer, replicas;
   uint64_t device_bytes;
   const char *drafts;         /* as --draft has it; NULL: none */
@@ -329,9 +329,10 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .no_arena = v->no_arena,
                                .device_mib = v->device_bytes == 0 ? NULL : device_mib,
                                .devices = by_tensor && v->devices == NULL ? "0,1" : v->devices,
-                               .split = by_tensor     ? "tensor"
-                                        : v->replicas ? "replicas"
-                                                      : NULL,
+                               .split = v->split != NULL ? v->split
+                                        : by_tensor      ? "tensor"
+                                        : v->replicas    ? "replicas"
+                                                         : NULL,
                                .split_ratio = v->ratio,
                                .no_peer_access = v->no_peer,
                                .precision = eight                             ? "fast"
@@ -536,6 +537,22 @@ static void play_on_devices(const char *backend, uint64_t small_bytes) {
   play_and_compare(&v);
 }
 
+/* Parts that lie in shards. */
+static void play_in_parts(variant v, const char *backend, uint64_t small_bytes) {
+  v.split = "tensor:2,layer:2", v.devices = "3,1,0,2", v.kv_bytes = 2 * small_bytes, v.host_bytes = 512 << 10;
+  v.name = "two parts of two shards, a small pool, little host memory, a file", v.spill_bytes = 16 << 20;
+  play_and_compare(&v);
+  v.name = "two parts of two shards, the second one larger, others come and go", v.ratio = "1,2";
+  v.kv_bytes = 8 << 20, v.host_bytes = v.spill_bytes = 0, v.cancels = v.readers = true;
+  play_and_compare(&v);
+  if (!has_device(backend, 7) || test_amount(0, 1, 1) == 0) return;
+  v.name = "two parts of four shards", v.split = "layer:2,tensor:4", v.ratio = NULL, v.devices = "0,1,2,3,4,5,6,7";
+  play_and_compare(&v);
+  v.name = "four parts of two shards", v.split = "tensor:2,layer:4", v.devices = "7,6,5,4,3,2,1,0";
+  v.cancels = v.readers = false;
+  play_and_compare(&v);
+}
+
 /* What differs only for shards. */
 static void play_in_shards(const char *backend, uint64_t small_bytes) {
   variant v = {.backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 4, .order = 2};
@@ -551,7 +568,9 @@ static void play_in_shards(const char *backend, uint64_t small_bytes) {
     v.name = "four shards, others come and go", v.kv_bytes = 8 << 20, v.host_bytes = v.spill_bytes = 0;
     v.cancels = v.readers = true, v.devices = "0,1,2,3";
     play_and_compare(&v);
-    v.cancels = v.readers = false, v.devices = NULL;
+    v.cancels = v.readers = false;
+    play_in_parts(v, backend, small_bytes);
+    v.devices = NULL;
   }
   if (strcmp(backend, "cuda") != 0) return;
   v.name = "two shards without peer access", v.no_peer = true, v.kv_bytes = 32 << 20, v.host_bytes = v.spill_bytes = 0;

@@ -345,7 +345,7 @@ static void law_parts(const subject *s, const harness *whole) {
     uint64_t n_rows = 0;
     harness_options options = options_of(s, 0, 1 + n % 2, false);
     options.n_devices = n;
-    if (!split_of(whole->gguf, n, &split)) continue;
+    if (!split_of(whole->gguf, n, 1, &split)) continue;
     harness_open(&h, s->path, &options);
     for (uint32_t k = n % 2; k < n_stories; k += s->effort < FULL ? 4 : 2) {
       tell_unified(&h, &stories[k]);

@@ -13,7 +13,7 @@
  *   on a device that works behind its calls, with or without graphs, with experts in its memory or in the host's
  *   (tests/support/fake_card.h)
  *   on two and three devices, with keys and values in 8 bits too
- *   in two shards that send copies, and in two whose exchanges are part of graphs
+ *   in two and four shards, in one part or in several, that send copies, or whose exchanges are part of graphs
  *
  * on every backend and instruction set of this machine; and a few requests of the demo model.
  *
@@ -44,7 +44,8 @@ typedef struct variant {
 
 /* Of every rig that is opened. */
 static uint32_t n_devices = 1, eager;
-static bool kv_8bit, by_tensor; /* by_tensor: each device has a shard */
+static uint32_t n_shards; /* of each part of a model; 0: 1 */
+static bool kv_8bit;
 
 /* A disk that one call in seven refuses what it is asked, or gives back another byte. */
 static _Atomic uint32_t n_calls;
@@ -287,7 +288,7 @@ static void open_variant(rig *r, const variant *v, const char *backend, const ch
   o.n_models = 2;
   o.n_devices = n_devices;
   o.eager = eager;
-  o.by_tensor = by_tensor;
+  o.n_shards = n_shards;
   o.kv_8bit = kv_8bit;
   o.context = show->context;
   if (v->bad_disk) o.disk = &bad_disk;
@@ -523,20 +524,30 @@ static char *path_of(const char *where) {
   return path;
 }
 
-/* What one device gave must come from two shards, call by call and by copies, and with graphs that exchange. */
+/* What one device gave must come from shards, in one part or in several: call by call and by copies, and with graphs
+ * that exchange. */
 static void run_shards(uint64_t seed) {
+  static const struct {
+    uint32_t n_devices, n_shards, stride[3]; /* of variants, by amount; 0: none */
+  } ways[] = {{2, 2, {4, 2, 1}}, {4, 2, {6, 5, 1}}, {4, 4, {0, 7, 2}}, {8, 4, {0, 7, 2}}, {8, 2, {0, 0, 3}}};
+  const uint32_t n_variants = sizeof variants / sizeof *variants;
   char *path[2] = {path_of("tests/golden/models/dg-deep"), path_of("tests/golden/models/ar-dense-v")};
   const cast c = {{path[0], path[1]}, 24, 48, 96, 6, 30};
   show = &c;
-  (void)snprintf(label, sizeof label, "two shards");
+  (void)snprintf(label, sizeof label, "one device");
   play_alone("ref", NULL, seed);
-  n_devices = 2;
-  by_tensor = true;
-  play_variant(&variants[0], "ref", NULL);
-  for (uint32_t i = 1; i < sizeof variants / sizeof *variants; i += test_amount(4, 2, 1))
-    play_variant(&variants[i], "fake graphs", NULL);
+  for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    const uint32_t *of = ways[w].stride, stride = test_amount(of[0], of[1], of[2]);
+    n_devices = ways[w].n_devices;
+    n_shards = ways[w].n_shards;
+    (void)snprintf(label, sizeof label, "parts: %u, of shards: %u", n_devices / n_shards, n_shards);
+    if (stride == 0) continue;
+    if (n_devices <= 4) play_variant(&variants[0], "ref", NULL);
+    for (uint32_t i = 1 + (uint32_t)(seed + w) % stride; i < n_variants; i += stride)
+      play_variant(&variants[i], "fake graphs", NULL);
+  }
   n_devices = 1;
-  by_tensor = false;
+  n_shards = 0;
   free(path[0]);
   free(path[1]);
 }

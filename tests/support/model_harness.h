@@ -38,7 +38,7 @@ typedef struct harness_options {
   const char *backend, *isa; /* isa NULL: best */
   uint32_t n_threads;
   uint32_t n_devices;    /* whose memory is the host's; 0: one */
-  bool by_tensor;        /* each device has a shard */
+  uint32_t n_shards;     /* of each part; 0: 1 */
   uint32_t block_tokens; /* smallest block; 0: chosen */
   uint32_t rows_max, n_pages;
   bool in_order;  /* pages ascending instead of scrambled */
@@ -162,11 +162,8 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
       .rows_max = options->rows_max, .canvas_rows_max = options->rows_max, .segments_max = options->rows_max};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
-  if (options->by_tensor)
-    h->split = (weft_split){.n_devices = options->n_devices, .by_tensor = true};
-  else if (!split_of(gguf, options->n_devices == 0 ? 1 : options->n_devices, &h->split)) {
+  if (!split_of(gguf, options->n_devices == 0 ? 1 : options->n_devices, options->n_shards, &h->split))
     harness_die(name, WEFT_E_INVALID, "the model cannot be split so");
-  }
   weft_status status = WEFT_OK;
   for (config.index = 0; config.index < h->split.n_devices && status == WEFT_OK; config.index++) {
     status = weft_device_open(&config, &h->split.device[config.index], &error);

@@ -34,7 +34,7 @@ typedef struct rig_options {
   bool overlap, no_cache;
   bool kv_8bit;
   uint32_t n_devices;  /* 0: one */
-  bool by_tensor;      /* each device has a shard */
+  uint32_t n_shards;   /* of each part of a model; 0: 1 */
   const bool *full[3]; /* of fake cards: which buffers of the runners each of them refuses, of the n_full first ones */
   uint32_t n_full;
   bool unreachable; /* fake cards that do not reach each other's memory */
@@ -110,8 +110,7 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   r->device = opened[0];
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
-    r->split[i] = (weft_split){.n_devices = n_devices, .by_tensor = o->by_tensor};
-    if (!o->by_tensor) rig_need(split_of(r->gguf[i], n_devices, &r->split[i]), "split", "the model cannot be split so");
+    rig_need(split_of(r->gguf[i], n_devices, o->n_shards, &r->split[i]), "split", "the model cannot be split so");
     memcpy(r->split[i].device, opened, sizeof opened);
     rig_need(weft_model_open(r->gguf[i], &r->split[i], limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
              error.text);

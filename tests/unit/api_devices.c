@@ -50,6 +50,18 @@ static void test_what_is_refused(void **state) {
       {"0,1", "tensor", "7,3", NULL, "--split-ratio 7,3: with --split tensor all devices have equal shares"},
       {"0,1,2", "tensor", NULL, NULL,
        "the 4 heads and 2 key heads of layer 0 cannot be shared out evenly to 3 devices"},
+      {"0,1,2", "tensor:2,layer:2", NULL, NULL, "--split tensor:2,layer:2 needs 4 devices; --devices names 3"},
+      {NULL, "layer:2,tensor:1", NULL, NULL, "--split layer:2,tensor:1 needs 2 devices; --devices names 1"},
+      {"0,1", "tensor:2", NULL, NULL, "--split tensor:2: layer, tensor, replicas and auto are what there is, and"},
+      {"0,1", "tensor:0,layer:2", NULL, NULL, "and tensor:N,layer:M for M parts of N devices each"},
+      {"0,1", "tensor:2,tensor:1", NULL, NULL, "and tensor:N,layer:M"},
+      {"0,1", "tensor:2,layer:1,", NULL, NULL, "and tensor:N,layer:M"},
+      {"0,1", "tensor:1.5,layer:1", NULL, NULL, "and tensor:N,layer:M"},
+      {"0,1", "tensor:17,layer:1", NULL, NULL, "and tensor:N,layer:M"},
+      {"0,1", "tensor:2,layer:1", "1", NULL, "--split-ratio 1: with --split tensor all devices have equal shares"},
+      {"0,1,2,3", "tensor:2,layer:2", "1,2,3", NULL,
+       "--split-ratio 1,2,3 has 3 numbers; --split tensor:2,layer:2 makes 2 parts"},
+      {"0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", "tensor:2,layer:8", NULL, NULL, "cannot be shared out to 8 parts"},
       {"0,1", NULL, "7", NULL, "--split-ratio 7 has 1 numbers; --devices names 2"},
       {"0,1", NULL, "7,2,1", NULL, "--split-ratio 7,2,1 has 3 numbers; --devices names 2"},
       {"0,1", NULL, "0,0", NULL, "write a number above 0 for each device"},
@@ -83,6 +95,33 @@ static void check_words(const char *text, const char *const *words, size_t n) {
   }
 }
 
+/* Two parts of two shards each, by the plan and by metrics. */
+static void say_parts_of_shards(void) {
+  static const char *const planned[] = {"link     device 5 to device 1: in the memory that both share",
+                                        "link     device 5 to device 2: in the memory",
+                                        "link     device 3 to device 2: in the memory",
+                                        "link     device 2 to device 5: in the memory",
+                                        "shard    1 of 2 of layers 0 to 3 on device 5: weights ",
+                                        "shard    2 of 2 of layers 0 to 3 on device 1: weights ",
+                                        "shard    1 of 2 of layers 4 to 5 on device 2, with the head: weights ",
+                                        "shard    2 of 2 of layers 4 to 5 on device 3: weights ",
+                                        "% of each page",
+                                        "because --split tensor was given",
+                                        "equal work for each part, of which the head is 1.2 layers"};
+  static const char *const metrics[] = {"weft_device_weight_bytes{device=\"3\"} ",
+                                        "weft_device_kv_bytes{device=\"1\"} "};
+  weft_open_options options = demo("5,1,2,3");
+  weft_runtime *rt;
+  char error[512] = "";
+  options.split = "tensor:2,layer:2";
+  if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+  check_words(weft_plan(rt), planned, sizeof planned / sizeof *planned);
+  char *text = weft_metrics(rt);
+  check_words(text, metrics, sizeof metrics / sizeof *metrics);
+  weft_release(text);
+  weft_close(rt);
+}
+
 static void test_what_is_said(void **state) {
   static const char *const planned[] = {"device 0 cpu ",
                                         "device 3 cpu ",
@@ -113,6 +152,7 @@ static void test_what_is_said(void **state) {
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
   check_words(weft_plan(rt), asked, sizeof asked / sizeof *asked);
   weft_close(rt);
+  say_parts_of_shards();
   options = demo(NULL); /* of one device nothing of this is said */
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
   assert_null(strstr(weft_plan(rt), "part "));

@@ -241,7 +241,7 @@ static void test_shards(void **state) {
   for (uint32_t windows_full = 0; windows_full < 2; windows_full++) {
     assert_int_equal(weft_kv_bytes_per_token(&two, windows_full), 2 * weft_kv_bytes_per_token(&one, windows_full));
   }
-  weft_split split = {.n_devices = 2, .by_tensor = true};
+  weft_split split = {.n_devices = 2, .n_shards = 2};
   weft_device_config config = {.backend = "ref", .n_threads = 1};
   weft_kv_store *store;
   for (uint32_t p = 0; p < 2; p++) assert_int_equal(weft_device_open(&config, &split.device[p], NULL), WEFT_OK);
@@ -257,6 +257,42 @@ static void test_shards(void **state) {
   weft_kv_layout layouts[2];
   assert_int_equal(weft_kv_layout_choose(both, 2, 0, layouts, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "equally many shards"));
+}
+
+/* Parts in shards: the shards of a part have equal bytes of a page, those that a device has where each part is one. */
+static void test_parts_of_shards(void **state) {
+  (void)state;
+  enum { PARTS = 2, SHARDS = 4 };
+  weft_kv_geometry one = gemma_26b(), many;
+  for (uint32_t l = 0; l < one.n_layers; l++) {
+    uint32_t n = one.set[l].rows.n_kv_heads;
+    one.set[l].rows.n_kv_heads = n < SHARDS ? 1 : n / SHARDS; /* fewer heads than shards: two have the same */
+    one.set[l].part = l >= 18;
+  }
+  many = one;
+  many.n_shards = SHARDS;
+  const weft_kv_layout alone = layout_alone(&one);
+  const weft_kv_geometry *geometry = &many;
+  weft_kv_layout shared;
+  weft_error error = {{0}};
+  assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &shared, &error), WEFT_OK);
+  assert_int_equal(alone.n_parts, PARTS);
+  assert_int_equal(shared.n_parts, PARTS * SHARDS);
+  assert_int_equal(shared.page_bytes, SHARDS * alone.page_bytes);
+  for (uint32_t p = 0; p < PARTS * SHARDS; p++) assert_int_equal(shared.part_bytes[p], alone.part_bytes[p / SHARDS]);
+  weft_split split = {.n_devices = PARTS * SHARDS, .n_shards = SHARDS};
+  weft_device_config config = {.backend = "ref", .n_threads = 1};
+  weft_kv_store *store;
+  for (uint32_t p = 0; p < split.n_devices; p++)
+    assert_int_equal(weft_device_open(&config, &split.device[p], NULL), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(&split, &shared, 3, &store, &error), WEFT_OK);
+  for (uint32_t s = 0; s < SHARDS; s++) {
+    assert_ptr_equal(weft_kv_store_view(store, &shared, 17, s).base, store->part[s].base);
+    assert_ptr_equal(weft_kv_store_view(store, &shared, 18, s).base, store->part[SHARDS + s].base);
+    assert_int_equal(weft_kv_store_view(store, &shared, 18, s).k_offset, alone.place[18].offset);
+  }
+  weft_kv_store_close(store);
+  for (uint32_t p = 0; p < split.n_devices; p++) weft_device_close(split.device[p]);
 }
 
 static void test_random_parts(void **state) {
@@ -688,6 +724,7 @@ int main(void) {
       cmocka_unit_test(test_parts),
       cmocka_unit_test(test_parts_apart),
       cmocka_unit_test(test_shards),
+      cmocka_unit_test(test_parts_of_shards),
       cmocka_unit_test(test_random_parts),
       cmocka_unit_test(test_store_in_parts),
       cmocka_unit_test(test_store),

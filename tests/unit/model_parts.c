@@ -15,7 +15,7 @@
 #include "tests/support/fake_card.h"
 #include "tests/support/split_of.h"
 
-enum { ROWS = 40, N_PAGES = 96, SLOTS = 2, PROMPT = 9, TABLE = 16 };
+enum { ROWS = 72, N_PAGES = 96, SLOTS = 2, PROMPT = 9, TABLE = 16 };
 
 static const weft_model_limits limits = {.rows_max = ROWS, .canvas_rows_max = ROWS, .segments_max = 4};
 
@@ -28,15 +28,16 @@ typedef struct world {
   weft_kv_store *store;
 } world;
 
-/* n late cards; `eager` of them, from 1, runs ahead of the others, 0: none. */
-static void world_open(world *w, uint32_t n, uint32_t eager) {
+/* n late cards; `eager` of them, from 1, runs ahead of the others, 0: none. Where there are shards the cards are not late:
+ * they exchange within a call. */
+static void world_open_shards(world *w, uint32_t n, uint32_t n_shards, uint32_t eager) {
   weft_error error = {{0}};
   const char *path = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
   if (weft_gguf_open(path, &w->gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
-  assert_true(split_of(w->gguf, n, &w->split));
+  assert_true(split_of(w->gguf, n, n_shards, &w->split));
   for (uint32_t p = 0; p < n; p++) {
     fake_card *card = fake_card_open(false);
-    card->late = p + 1 == eager ? FAKE_EAGER : FAKE_LAZY;
+    if (n_shards == 1) card->late = p + 1 == eager ? FAKE_EAGER : FAKE_LAZY;
     w->split.device[p] = &card->base;
   }
   weft_status status = weft_model_open(w->gguf, &w->split, &limits, NULL, NULL, &w->model, &error);
@@ -45,6 +46,10 @@ static void world_open(world *w, uint32_t n, uint32_t eager) {
   const weft_kv_geometry *geometry = &w->info->kv;
   assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &w->layout, &error), WEFT_OK);
   assert_int_equal(weft_kv_store_open(&w->split, &w->layout, N_PAGES, &w->store, &error), WEFT_OK);
+}
+
+static void world_open(world *w, uint32_t n, uint32_t eager) {
+  world_open_shards(w, n, 1, eager);
 }
 
 static void world_close(world *w) {
@@ -74,7 +79,8 @@ static void add_rows(const world *w, step_of *s, uint32_t sequence, const weft_s
   if (segment->pass == WEFT_PASS_ENCODER) b->n_encoder += segment->n_rows;
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     s->position[first + i] = (int32_t)(segment->kv_len + i);
-    s->token[first + i] = segment->token_source == WEFT_TOKENS_HOST ? (int32_t)(sequence * 13 + i * 5 + 7) : 0;
+    s->token[first + i] =
+        segment->token_source == WEFT_TOKENS_HOST ? (int32_t)((sequence * 13 + i * 5 + 7) % w->info->n_vocab) : 0;
   }
   for (uint32_t g = 0; g < b->n_groups; g++) {
     uint32_t block = w->layout.group[g].block_tokens, page = pages + g * (N_PAGES / 4 / b->n_groups);
@@ -517,11 +523,52 @@ static void test_facts(void **state) {
   }
 }
 
+/* Bytes of rows that went from device to device in one pass of n_rows rows. */
+static uint64_t cross(uint32_t n_devices, uint32_t n_shards, uint32_t n_rows, uint64_t *row_bytes) {
+  static step_of step;
+  world w;
+  const float *soft[1] = {NULL};
+  uint32_t last_row = n_rows - 1;
+  float *d_hidden;
+  world_open_shards(&w, n_devices, n_shards, 0);
+  weft_device *last = weft_split_last(&w.split);
+  *row_bytes = w.info->n_hidden * sizeof(float);
+  assert_int_equal(weft_device_alloc(last, *row_bytes, (void **)&d_hidden), WEFT_OK);
+  memset(&step, 0, sizeof step);
+  add_rows(&w, &step, 0, &(weft_segment){.n_rows = n_rows});
+  weft_forward_args args = {.batch = &step.batch,
+                            .token = step.token,
+                            .kv = w.store,
+                            .layout = &w.layout,
+                            .soft = soft,
+                            .output_row = &last_row,
+                            .n_output = 1,
+                            .hidden = d_hidden};
+  assert_int_equal(weft_model_forward(w.model, &args), WEFT_OK);
+  uint64_t n_bytes = weft_model_crossed(w.model).rows;
+  weft_device_free(last, d_hidden);
+  world_close(&w);
+  return n_bytes;
+}
+
+/* A cut costs shards what it costs one device: each sends the rows that it has. Few rows each of them has all, and of
+ * many those that it owns. */
+static void test_crossed_at_cuts(void **state) {
+  uint64_t row_bytes;
+  (void)state;
+  for (uint32_t n_parts = 2; n_parts <= 4; n_parts++) {
+    uint64_t few = cross(2 * n_parts, 2, 20, &row_bytes) - cross(2, 2, 20, &row_bytes);
+    uint64_t many = cross(2 * n_parts, 2, ROWS, &row_bytes) - cross(2, 2, ROWS, &row_bytes);
+    assert_int_equal(few, (n_parts - 1) * 2 * 20 * row_bytes);
+    assert_int_equal(many, (n_parts - 1) * ROWS * row_bytes);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_passes), cmocka_unit_test(test_restore),      cmocka_unit_test(test_scores),
-      cmocka_unit_test(test_runs),   cmocka_unit_test(test_refused_runs), cmocka_unit_test(test_both_kinds),
-      cmocka_unit_test(test_facts),
+      cmocka_unit_test(test_passes), cmocka_unit_test(test_restore),         cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_runs),   cmocka_unit_test(test_refused_runs),    cmocka_unit_test(test_both_kinds),
+      cmocka_unit_test(test_facts),  cmocka_unit_test(test_crossed_at_cuts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

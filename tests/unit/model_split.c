@@ -54,6 +54,32 @@ static void test_refused(void **state) {
   assert_int_equal(check(&g, 3, 0, 4, 4, &error), WEFT_E_INVALID);
 }
 
+/* Parts in shards: as many layers as parts are enough, and the devices are shared out evenly. */
+static void test_shards(void **state) {
+  (void)state;
+  weft_kv_geometry g = plain(4);
+  weft_error error;
+  weft_split split = {.n_devices = 16, .n_shards = 4, .first_layer = {0, 1, 2, 3}};
+  assert_int_equal(weft_split_check(&split, &g, &error), WEFT_OK);
+  assert_int_equal(weft_split_stages(&split), 4);
+  assert_int_equal(weft_split_place(&split, 2, 3), 11);
+  assert_int_equal(weft_split_last_place(&split), 12);
+  split.n_devices = 10;
+  assert_int_equal(weft_split_check(&split, &g, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "10 devices cannot be shared out to parts of 4 shards"));
+  split.n_devices = 3;
+  assert_int_equal(weft_split_check(&split, &g, &error), WEFT_E_INVALID);
+  split = (weft_split){.n_devices = 16, .n_shards = 2, .first_layer = {0, 1, 2, 3}};
+  assert_int_equal(weft_split_check(&split, &g, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "4 layers cannot be shared out to 8 parts; give fewer parts"));
+  split = (weft_split){.n_devices = 4, .n_shards = 2, .first_layer = {0, 4}};
+  assert_int_equal(weft_split_check(&split, &g, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "part 2 of 2 would begin with layer 4"));
+  split = (weft_split){.n_devices = 5};
+  assert_int_equal(weft_split_stages(&split), 5);
+  assert_int_equal(weft_split_last_place(&split), 4);
+}
+
 static void test_shared_keys(void **state) {
   (void)state;
   weft_kv_geometry g = shared();
@@ -71,6 +97,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_possible),
       cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_shards),
       cmocka_unit_test(test_shared_keys),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static void cut_of(const cut_case *c) {
   bool no_cut[32] = {false};
   uint64_t before[33] = {0};
   uint32_t first[WEFT_DEVICES_MAX] = {99, 99, 99};
-  weft_split_ask ask = {.n_devices = c->n_devices,
+  weft_split_ask ask = {.n_parts = c->n_devices,
                         .n_layers = c->n_layers,
                         .head = c->head,
                         .no_cut = no_cut,
@@ -76,7 +76,7 @@ static void test_no_cut_is_better(void **state) {
   for (uint32_t n = 2; n <= 12; n++) {
     for (uint32_t head = 0; head <= 8; head++) {
       uint32_t first[WEFT_DEVICES_MAX];
-      weft_split_ask ask = {.n_devices = 2, .n_layers = n, .head = head, .share = {2, 3}};
+      weft_split_ask ask = {.n_parts = 2, .n_layers = n, .head = head, .share = {2, 3}};
       assert_true(weft_split_cut(&ask, first));
       double own = first[1] / 2.0 > (n - first[1] + head) / 3.0 ? first[1] / 2.0 : (n - first[1] + head) / 3.0;
       for (uint32_t cut = 1; cut < n; cut++) {
@@ -102,7 +102,7 @@ static void test_pages_are_filled(void **state) {
   for (uint32_t n = 3; n <= 14; n++) {
     for (uint32_t head = 0; head <= 6; head++) {
       uint32_t n_devices = 3, plain[WEFT_DEVICES_MAX], filled[WEFT_DEVICES_MAX], best[3] = {0};
-      weft_split_ask ask = {.n_devices = 3, .n_layers = n, .head = head, .share = {1, 1, 1}};
+      weft_split_ask ask = {.n_parts = 3, .n_layers = n, .head = head, .share = {1, 1, 1}};
       double least = 1e9, least_empty = 1e9;
       assert_true(weft_split_cut(&ask, plain));
       ask.empty = parted;
@@ -162,8 +162,46 @@ static void test_reasons(void **state) {
   weft_gguf_close(gguf);
 }
 
+/* Parts in shards are cut as devices are; each has the room of its fullest device as often as it has devices, and what
+ * shards have whole counts for each. */
+static void test_parts_of_shards(void **state) {
+  static const struct {
+    uint64_t room[4];
+    uint32_t first;
+    weft_split_why why;
+  } table[] = {{{0}, 4, WEFT_SPLIT_EVEN},
+               {{8 << 20, 8 << 20, 8 << 20, 8 << 20}, 4, WEFT_SPLIT_EVEN},
+               {{8 << 20, 2 << 20, 0, 0}, 2, WEFT_SPLIT_ROOM},
+               {{1, 1, 1, 1}, 4, WEFT_SPLIT_TOO_LITTLE}};
+  static const device_calls calls = {.integers_bytes = NULL};
+  weft_device card = {.calls = &calls};
+  weft_gguf *gguf;
+  (void)state;
+  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
+  for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    weft_split split = {.n_devices = 4, .n_shards = 2, .device = {&card, &card, &card, &card}};
+    weft_split_reason reason;
+    assert_int_equal(weft_split_plan(gguf, NULL, table[i].room, &split, &reason, NULL), WEFT_OK);
+    print_message("case %zu: first layer %u, reason %d\n", i, split.first_layer[1], (int)reason.why);
+    assert_int_equal(split.first_layer[1], table[i].first);
+    assert_int_equal(reason.why, table[i].why);
+  }
+  weft_split split = {.n_devices = 4, .n_shards = 2, .device = {&card, &card, &card, &card}};
+  weft_split_reason reason;
+  assert_int_equal(weft_split_plan(gguf, (const double[2]){1, 2}, table[3].room, &split, &reason, NULL), WEFT_OK);
+  assert_int_equal(split.first_layer[1], 2);
+  assert_int_equal(reason.why, WEFT_SPLIT_ASKED);
+  split = (weft_split){.n_devices = 16, .n_shards = 2, .device = {&card}};
+  const uint64_t none[16] = {0};
+  weft_error error = {{0}};
+  assert_int_equal(weft_split_plan(gguf, NULL, none, &split, &reason, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "cannot be shared out to 8 parts"));
+  weft_gguf_close(gguf);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_no_cut_is_better),
-                                     cmocka_unit_test(test_pages_are_filled), cmocka_unit_test(test_reasons)};
+                                     cmocka_unit_test(test_pages_are_filled), cmocka_unit_test(test_reasons),
+                                     cmocka_unit_test(test_parts_of_shards)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
