@@ -20,7 +20,9 @@
 #         split, which only runs where it is named and where there are several cards: the model on one card, with its layers on CARDS, and with
 #         each layer on all of them, in turns, twice; some 6 minutes, at most 9. First the answers of all are compared: they must be one
 #         replicas, likewise: the model on one card, and on each of CARDS, in turns, twice; at most 6 minutes
-#     -n  how many cards split and replicas take: 2, 4 or 8 [2]
+#         parts, likewise, with -n 4 or 8: the model on one card, and with its layers in two parts, each on half of CARDS, in turns, twice; at most 6 minutes, after
+#         the answers were compared
+#     -n  how many cards split, replicas and parts take: 2, 4 or 8 [2]
 #         graph_mix, which only runs where it is named: steps as graphs beside the same steps call by call, bit for bit, and what a difference
 #         depends on (bench/graph_mix.c); with a file of 18 GB a minute. It exits with 1 where there is a difference
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
@@ -261,7 +263,8 @@ gaps
 # One card and n_split, in turns, so that a machine that changes does the same to all; and one answer of each, which must be that of one card.
 list=$(seq -s, 0 $((n_split - 1)))
 declare -A ways=([one]='' [layers]="--devices $list" [shards]="--devices $list --split tensor" [plain]="--devices $list --split tensor --no-graphs"
-  [replicas]="--devices $list --split replicas")
+  [replicas]="--devices $list --split replicas" [parts]="--devices $list --split tensor:$((n_split / 2)),layer:2"
+  [plain_parts]="--devices $list --split tensor:$((n_split / 2)),layer:2 --no-graphs")
 # in_turns PART NAME...: what each of these ways measures
 in_turns() {
   local limit=75 turn name part=$1
@@ -277,20 +280,30 @@ in_turns() {
 has_cards() {
   [ "$n_cards" -ge "$n_split" ] || { echo "left out $1: there are $n_cards cards, and -n asks for $n_split"; return 1; }
 }
-split() {
+# same_answer NAME...: each of these ways answers as one card does
+same_answer() {
   local name
-  has_cards split || return 0
-  for name in one layers shards plain; do
+  for name in one "$@"; do
     # shellcheck disable=SC2086 # options and their values, or none
     timeout 60 "$prebuilt/weft" generate -m "$model" --backend cuda --precision "$precision" -c 512 --running 1 --kv-mib 512 -p 'one and two' -n 24 --temperature 0 -v ${ways[$name]} \
       >"$out/split-answer-$name.log" 2>"$out/split-plan-$name.log" || { echo "stopped: split: $(tail -1 "$out/split-plan-$name.log")"; return 1; }
   done
-  cat "$out/split-plan-layers.log" "$out/split-plan-shards.log"
-  for name in layers shards plain; do
+  for name in "$@"; do
+    cat "$out/split-plan-$name.log"
     cmp "$out/split-answer-one.log" "$out/split-answer-$name.log" || return 1
   done
-  echo "passed  one answer on one card and on $n_split, by layers and in shards"
+  echo "passed  one answer on one card and on $n_split: $*"
+}
+split() {
+  has_cards split || return 0
+  same_answer layers shards plain || return 1
   in_turns split one layers shards
+}
+parts_of_shards() {
+  has_cards parts || return 0
+  [ "$n_split" -ge 4 ] || { echo "left out parts: they take four cards or eight (-n)"; return 0; }
+  same_answer parts plain_parts || return 1
+  in_turns parts one parts
 }
 replicas() {
   has_cards replicas || return 0
@@ -298,6 +311,7 @@ replicas() {
 }
 [[ " $parts " != *" split "* ]] || split || failed=1
 [[ " $parts " != *" replicas "* ]] || replicas || failed=1
+[[ " $parts " != *" parts "* ]] || parts_of_shards || failed=1
 graph_mix() {
   local code=0
   timeout 400 "$prebuilt/bench_graph_mix" "$model" cuda >"$out/graph_mix.log" 2>&1 || code=$?
@@ -381,8 +395,8 @@ for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
                       floor=None, ratio=None, experts_touched=None, experts_expected=None))
     print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
 # what a second card brings: the time of two over that of one, means of the turns
-turns = {how: [rows for run, rows in by_run.items() if run.startswith(f'split-{how}-')] for how in ('one', 'layers', 'shards', 'replicas')}
-for how in ('layers', 'shards', 'replicas'):
+turns = {how: [rows for run, rows in by_run.items() if run.startswith(f'split-{how}-')] for how in ('one', 'layers', 'shards', 'replicas', 'parts')}
+for how in ('layers', 'shards', 'replicas', 'parts'):
     for name in dict.fromkeys(name for rows in turns['one'] for name in rows):
         mean = {}
         for way in ('one', how):
@@ -393,8 +407,9 @@ for how in ('layers', 'shards', 'replicas'):
         ratio = mean[how] / mean['one']
         if not turns['one'][0].get(name, (0, 0, 'ms'))[2].startswith('ms'):
             ratio = 1 / ratio
-        on = {'layers': f'{n_split} cards', 'shards': f'{n_split} cards, each layer on all,', 'replicas': f'{n_split} replicas'}[how]
-        part = 'replicas' if how == 'replicas' else 'split'
+        on = {'layers': f'{n_split} cards', 'shards': f'{n_split} cards, each layer on all,', 'replicas': f'{n_split} replicas',
+              'parts': f'two parts of {int(n_split) // 2} cards each,'}[how]
+        part = how if how in ('replicas', 'parts') else 'split'
         model.append(dict(here, work=f'time on {on} over one, {name}', command=f'bench/device.sh -w {part} -n {n_split}', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
                           experts_touched=None, experts_expected=None))
         print(f"{how + ' over one':20s} {name:36s} {ratio:10.3f} of the time, {1 / ratio:.2f} times as fast")
