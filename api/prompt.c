@@ -134,7 +134,8 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
                                .tools = tools,
                                .calls_anyway = form->calls_anyway,
                                .variables = p->variables};
-  if (status == WEFT_OK) status = weft_chat_render(m->chat, list, p->n_turns, &options, &out->tokens, error);
+  if (status == WEFT_OK)
+    status = weft_chat_render(m->chat, list, p->n_turns, &options, &out->tokens, out->parting, error);
   for (uint32_t i = 0; i < p->n_turns && list != NULL; i++) weft_free((void *)(uintptr_t)list[i].more);
   prompt_calls_close(&calls);
   weft_free(tools);
@@ -165,6 +166,7 @@ weft_status prompt_encode(const weft_served_model *m, const weft_prompt *p, cons
 weft_status prompt_copy(const encoded_prompt *from, encoded_prompt *out, weft_error *error) {
   out->chat = from->chat;
   out->thinks = from->thinks;
+  memcpy(out->parting, from->parting, sizeof out->parting);
   return copy_tokens(from->tokens.ids, from->tokens.n, &out->tokens, error);
 }
 

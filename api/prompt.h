@@ -28,6 +28,7 @@ typedef struct encoded_prompt {
   weft_tokens tokens;
   const weft_chat *chat; /* borrowed from the model: splits thinking from the answer; NULL: no conversation */
   bool thinks;           /* the answer begins in the thinking channel */
+  uint32_t parting[2];   /* tokens before the places where other prompts are likely to part from it; 0: none */
 } encoded_prompt;
 
 /* Refuses with one line. The caller closes *out with prompt_close, whatever was returned. */

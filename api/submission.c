@@ -56,8 +56,13 @@ static weft_status encode_prompt(weft_generation *g, const weft_prompt *prompt, 
   if (status != WEFT_OK) return status;
   uint32_t n_canvas = g->canvas ? weft_model_get_info(g->model->model)->canvas_length : 0;
   uint32_t kept = answer_limits_prompt(p, t->n, g->model->context, n_canvas);
-  if (kept < t->n) memmove(t->ids, t->ids + (t->n - kept), kept * sizeof *t->ids);
+  uint32_t n_cut = t->n > kept ? t->n - kept : 0;
+  if (n_cut > 0) memmove(t->ids, t->ids + n_cut, kept * sizeof *t->ids);
   t->n = kept;
+  for (uint32_t i = 0; i < WEFT_PARTINGS_MAX; i++) {
+    uint32_t *parting = &g->prompt.parting[i];
+    *parting = *parting > n_cut ? *parting - n_cut : 0;
+  }
   return WEFT_OK;
 }
 
@@ -216,6 +221,7 @@ static weft_status prepare_request(weft_generation *g, uint64_t now, weft_reques
   out->canvas = g->canvas;
   out->tokens = g->prompt.tokens.ids;
   out->n_tokens = g->prompt.tokens.n;
+  memcpy(out->parting, g->prompt.parting, sizeof out->parting);
   out->max_tokens = choose_length(g, asked);
   out->grammar = g->grammar;
   out->rules = g->limits.rules;

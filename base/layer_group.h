@@ -10,6 +10,7 @@
 #ifndef WEFT_BASE_LAYER_GROUP_H
 #define WEFT_BASE_LAYER_GROUP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -24,6 +25,14 @@ typedef struct weft_layer_group {
   uint32_t window; /* 0: the group keeps every position; W: a row at position p sees the keys at positions > p - W */
   uint32_t n_layers;
   uint32_t state_pages; /* 0: keys and values; else pages of a state. Its window is 0 */
+  bool from_border;     /* with a window W: a row sees the keys since the last border, a multiple of W, instead */
 } weft_layer_group;
+
+/* The first position whose keys a row at `position` sees. Of a group of keys and values. */
+static inline uint32_t weft_layer_group_first(const weft_layer_group *group, uint32_t position) {
+  if (group->window == 0) return 0;
+  if (group->from_border) return position - position % group->window;
+  return position < group->window ? 0 : position - group->window + 1;
+}
 
 #endif

@@ -24,7 +24,7 @@ typedef struct row_kind {
  * sets of each are dealt out to all groups in turns, so that every group has a like share of each kind. */
 typedef struct layer_class {
   uint32_t n_sets, window;
-  bool dealt;
+  bool from_border, dealt;
   uint32_t n_kinds, positions; /* the most that share a row */
   row_kind kind[KINDS_MAX];
 } layer_class;
@@ -81,7 +81,8 @@ static bool finds_keys(const weft_kv_geometry *geometry, uint32_t s) {
 }
 
 static bool belongs_to_class(const layer_class *class, const weft_kv_set *set) {
-  if (class->window != set->window || class->dealt != (set->rows.positions > 1)) return false;
+  if (class->window != set->window || class->from_border != set->from_border) return false;
+  if (class->dealt != (set->rows.positions > 1)) return false;
   return class->dealt || are_equal_rows(&class->kind[0].rows, &set->rows);
 }
 
@@ -162,7 +163,9 @@ static weft_status find_classes(const weft_kv_geometry *geometry, model_classes 
     uint32_t c = find_class(out, set);
     if (c == CLASSES_MAX)
       return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: more than %d kinds of layers", CLASSES_MAX);
-    if (c == out->n) out->class[out->n++] = (layer_class){.window = set->window, .dealt = set->rows.positions > 1};
+    if (c == out->n)
+      out->class[out->n++] =
+          (layer_class){.window = set->window, .from_border = set->from_border, .dealt = set->rows.positions > 1};
     status = add_to_class(&out->class[c], set, error);
     if (status != WEFT_OK) return status;
   }
@@ -481,8 +484,9 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
   for (uint32_t c = 0; c < classes->n; c++) {
     done.first[c] = layout->n_groups;
     for (uint32_t g = 0; g < cuts[c].n_groups; g++)
-      layout->group[layout->n_groups++] =
-          (weft_layer_group){.block_tokens = cuts[c].block_tokens, .window = classes->class[c].window};
+      layout->group[layout->n_groups++] = (weft_layer_group){.block_tokens = cuts[c].block_tokens,
+                                                             .window = classes->class[c].window,
+                                                             .from_border = classes->class[c].from_border};
     waste += cuts[c].waste;
   }
   for (uint32_t s = 0; s < geometry->n_sets; s++) {

@@ -59,6 +59,7 @@ typedef struct weft_kv_state {
 typedef struct weft_kv_set {
   weft_kv_rows rows;
   uint32_t window;  /* 0: all positions are kept */
+  bool from_border; /* the window is what lies behind the last multiple of it (base/layer_group.h) */
   uint32_t keys_of; /* 0: rows of its own; else 1 + the earlier set whose pages it reads */
   uint16_t layer;
   uint8_t part;        /* < WEFT_DEVICES_MAX: in which part the layer lies */

@@ -117,6 +117,7 @@ static uint32_t add_delta_sets(const model_delta *delta, weft_type kv_type, uint
                                   .positions = 1,
                                   .values_are_keys = true},
                          .window = MODEL_DELTA_EVERY,
+                         .from_border = true,
                          .layer = layer};
   set[1] = (weft_kv_set){.layer = layer,
                          .state = {.n_units = delta->n_v_heads,

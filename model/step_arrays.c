@@ -59,7 +59,7 @@ static void entries_of(const weft_batch *batch, const weft_kv_layout *layout, ui
   }
   uint32_t n = segment->kv_len + (segment->stores == WEFT_STORES_POOL ? segment->n_rows : 0),
            block = group->block_tokens;
-  uint32_t oldest = segment->kv_len + 1 > group->window && group->window > 0 ? segment->kv_len + 1 - group->window : 0;
+  uint32_t oldest = weft_layer_group_first(group, segment->kv_len);
   *end = n / block + (n % block != 0 ? 1 : 0);
   *first = oldest / block < *end ? oldest / block : *end;
 }

@@ -22,6 +22,9 @@ static weft_status check_state(const weft_pager_model *model, uint32_t index, ui
   if (group->state_pages != 0 && group->window != 0)
     return weft_fail(error, WEFT_E_INVALID, "pager: model[%u].group[%u] is of states and has a window; give 0", index,
                      g);
+  if (group->from_border && group->window == 0)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "pager: model[%u].group[%u] keeps what is behind a border and has no window", index, g);
   if (g == 0 ? group->state_pages != 0 : group->state_pages == 0 && group[-1].state_pages != 0)
     return weft_fail(error, WEFT_E_INVALID,
                      "pager: model[%u].group[%u]: give groups of keys and values first, then those of states", index,
@@ -71,6 +74,19 @@ static weft_status config_check(const weft_pager_config *config, weft_error *err
   return WEFT_OK;
 }
 
+/* Snapshots every so many positions of a prompt take no more room than its keys and values do: the least distance, a
+ * power of two times the largest block, whose keys and values have as many pages as a state. */
+static uint32_t space_snapshots(const pager_model *model) {
+  uint64_t every = model->block_max, n_pages = 0;
+  for (uint32_t g = model->n_plain; g < model->n_groups; g++) n_pages += model->group[g].layers.state_pages;
+  for (; n_pages != 0 && model->n_global != 0 && every <= PAGER_DEPTH_MAX; every *= 2) {
+    uint64_t n_keys = 0;
+    for (uint32_t i = 0; i < model->n_global; i++) n_keys += every >> model->group[model->global[i]].shift;
+    if (n_keys >= n_pages) return (uint32_t)every;
+  }
+  return 0;
+}
+
 static void open_model(weft_pager *pager, pager_model *model, const weft_pager_model *config) {
   uint32_t offset = 0;
   model->fingerprint = config->fingerprint;
@@ -93,6 +109,7 @@ static void open_model(weft_pager *pager, pager_model *model, const weft_pager_m
     if (group->layers.block_tokens > model->block_max) model->block_max = group->layers.block_tokens;
     if (group->layers.block_tokens < pager->base_tokens) pager->base_tokens = group->layers.block_tokens;
   }
+  model->snapshot_every = space_snapshots(model);
   if (offset > pager->table_stride) pager->table_stride = offset;
   if (config->n_groups > pager->n_places) pager->n_places = config->n_groups;
 }
@@ -287,10 +304,13 @@ uint32_t weft_pager_headroom(const weft_pager *pager) {
   return pager->stats.n_free + pager->stats.n_cached;
 }
 
-/* The most blocks that n_positions consecutive positions can lie in. */
-static uint64_t blocks_touched(const pager_group *group, uint64_t n_positions) {
+/* The most blocks of a windowed group that hold what n_rows rows see, themselves among it: consecutive positions, which
+ * may begin anywhere in a block, or at a border. */
+static uint64_t blocks_seen(const pager_group *group, uint32_t n_rows) {
+  uint64_t n_positions = (uint64_t)group->layers.window + n_rows - 1, block = group->layers.block_tokens;
   if (n_positions == 0) return 0;
-  return ((n_positions + group->layers.block_tokens - 2) >> group->shift) + 1;
+  bool begins_block = group->layers.from_border && group->layers.window % block == 0;
+  return begins_block ? (n_positions + block - 1) >> group->shift : ((n_positions + block - 2) >> group->shift) + 1;
 }
 
 uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t n_tokens, uint32_t n_rows) {
@@ -306,7 +326,7 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t 
       n_pages += (n_blocks < n_states ? n_blocks : n_states) * group->layers.state_pages;
       continue;
     }
-    uint64_t n_seen = blocks_touched(group, (uint64_t)group->layers.window + n_rows - 1);
+    uint64_t n_seen = blocks_seen(group, n_rows);
     n_pages += group->layers.window != 0 && n_seen < n_blocks ? n_seen : n_blocks;
   }
   return n_pages > UINT32_MAX ? UINT32_MAX : (uint32_t)n_pages;

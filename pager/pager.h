@@ -59,6 +59,7 @@ enum {
   WEFT_OWNERS_MAX = 256,     /* tenants are the owners 0 .. 254 */
   WEFT_OWNER_OPERATOR = 255, /* the owner who pays for public prefixes */
   WEFT_RETENTION_MAX = 3,    /* the highest class of retention: a class keeps blocks twice as long as the one below */
+  WEFT_PARTINGS_MAX = 2,     /* of weft_admit */
   WEFT_MOVES_MAX = 1024      /* moves between host memory and file that can be under way at the same time */
 };
 
@@ -118,10 +119,11 @@ typedef struct weft_admit {
   weft_key128 domain;    /* the authenticated tenant's, which cache_salt can only narrow; not WEFT_DOMAIN_PUBLIC */
   const int32_t *tokens; /* the prompt, and after a preemption the answer so far too; only read during the call */
   uint32_t n_tokens;     /* at least 1 */
-  uint32_t n_prompt;  /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
-  uint32_t n_public;  /* <= n_tokens: tokens[0, n_public) begin a public prefix, shared in whole largest blocks */
-  uint32_t owner;     /* the owner who pays, < WEFT_OWNERS_MAX */
-  uint32_t retention; /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
+  uint32_t n_prompt; /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
+  uint32_t parting[WEFT_PARTINGS_MAX]; /* <= n_tokens: where other prompts are likely to part from it; 0: none */
+  uint32_t n_public;       /* <= n_tokens: tokens[0, n_public) begin a public prefix, shared in whole largest blocks */
+  uint32_t owner;          /* the owner who pays, < WEFT_OWNERS_MAX */
+  uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row, and more where those of other rows are
                             wanted; 0 for a canvas request, which needs none */
@@ -166,8 +168,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
 /* A second sequence with the first n_tokens valid tokens of seq. It shares the blocks of seq. A partly filled block is
  * copied when one of the two reserves into it while the other still holds it. FULL: n_seqs sequences are alive.
  * NOT_FOUND: a window has passed over blocks that a row at n_tokens would see, or the last border before n_tokens is
- * not that before n_valid. INVALID: n_tokens > n_valid. A fork of less than the public prefix of seq publishes nothing.
- * */
+ * not that before n_valid. INVALID: n_tokens > n_valid. A fork of less than the public prefix publishes nothing. */
 weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out);
 
 /* The request of a sequence starts to run: the statistics count the sequence, exactly once, as a fork, as a preempted
@@ -181,8 +182,7 @@ void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes);
  * Of these rows the first n_sure are never void. A group of states has a state at the last border that they reach, at
  * each border behind it, and a snapshot at each boundary before it (docs/pager.md) if all of them can be had. QUOTA:
  * the owner would pay for more pages than its limit; this is checked first. NO_BLOCKS: too few pages are FREE or
- * CACHED; or a copy would be needed while one per sequence and group already waits. TOO_LARGE: beyond seq_tokens_max.
- * */
+ * CACHED; or a copy would be needed while one per sequence and group already waits. TOO_LARGE: too long. */
 weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows, uint32_t n_sure);
 
 /* The next n positions have been written and these are their tokens: the positions become valid, blocks that are now
@@ -237,8 +237,7 @@ uint32_t weft_pager_n_pages_held(const weft_pager *pager, weft_seq seq); /* of a
 const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t *n_entries);
 
 /* The pages, in order, of the sequence's state at `position`, a multiple of block_tokens of the group. The list lies in
- * the array of weft_pager_tables as long as the sequence holds the state. NULL: it holds none; at 0 there never is one.
- * */
+ * the array of weft_pager_tables as long as the sequence holds the state. NULL: none, as at 0. */
 const weft_page *weft_pager_state(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t position);
 
 /* The one array in which all block tables and the lists of states lie. It never moves, and the offset of a sequence's

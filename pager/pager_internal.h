@@ -187,8 +187,7 @@ void pager_unpublish(weft_pager *pager, weft_page page);
 
 /* The first block of the group that a row at `position` can see. */
 static inline uint32_t pager_window_first(const pager_group *group, uint32_t position) {
-  if (group->layers.window == 0 || position < group->layers.window) return 0;
-  return (position - group->layers.window + 1) >> group->shift;
+  return weft_layer_group_first(&group->layers, position) >> group->shift;
 }
 
 static inline uint32_t pager_boundary_below(const pager_model *model, uint32_t position) {

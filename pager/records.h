@@ -126,6 +126,7 @@ typedef struct pager_model {
   uint32_t block_max;         /* its largest block: hits and boundaries are multiples of it */
   uint32_t n_global, n_windowed;
   uint32_t cost_doubles;
+  uint32_t snapshot_every; /* a prompt has a snapshot at each multiple of this, too (window.c); 0: it has none */
   uint8_t global[WEFT_GROUPS_MAX], windowed[WEFT_GROUPS_MAX]; /* group numbers */
   pager_group group[WEFT_GROUPS_MAX];
 } pager_model;

@@ -31,6 +31,8 @@ static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args
   if (args->model >= pager->n_models || args->tokens == NULL) return WEFT_E_INVALID;
   if (args->n_tokens == 0 || args->n_prompt > args->n_tokens) return WEFT_E_INVALID;
   if (args->n_keep_rows > args->n_tokens || args->n_public > args->n_tokens) return WEFT_E_INVALID;
+  for (uint32_t i = 0; i < WEFT_PARTINGS_MAX; i++)
+    if (args->parting[i] > args->n_tokens) return WEFT_E_INVALID;
   if (args->retention > WEFT_RETENTION_MAX) return WEFT_E_INVALID;
   if (args->owner >= WEFT_OWNERS_MAX) return WEFT_E_INVALID;
   if (weft_key128_equal(args->domain, WEFT_DOMAIN_PUBLIC)) return WEFT_E_INVALID;
@@ -95,9 +97,13 @@ static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *ar
   pager_boundary_set(pager, seq, pager_boundary_below(model, args->n_prompt));
   if (args->n_prompt > 0) /* a hit of the same prompt may end before its last row, which must be computed */
     pager_boundary_set(pager, seq, pager_boundary_below(model, args->n_prompt - 1));
+  for (uint32_t i = 0; i < WEFT_PARTINGS_MAX; i++)
+    pager_boundary_set(pager, seq, pager_boundary_below(model, args->parting[i]));
   uint32_t parting = pager_boundary_below(model, match->n_nodes << pager->base_shift);
   if (parting > match->n_hit) pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
   if (!pager_has_states(model)) return;
+  for (uint64_t end = model->snapshot_every; end != 0 && end <= args->n_prompt; end += model->snapshot_every)
+    pager_boundary_set(pager, seq, (uint32_t)end);
   /* Which states are taken is decided when rows are reserved, so the nodes ahead are asked now where prefixes part. */
   for (uint32_t end = match->n_hit + model->block_max; end <= parting; end += model->block_max)
     if (pager->node[pager->path[(end >> pager->base_shift) - 1]].boundary) pager_boundary_set(pager, seq, end);

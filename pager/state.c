@@ -214,14 +214,12 @@ pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32
 void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure, const pager_state_need *need) {
   pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
-  bool snapshots = need->n_next + need->n_snapshots <= weft_pager_headroom(pager) &&
-                   !pager_over_limit(pager, s->owner, need->n_next_own + need->n_snapshots_own);
   for (uint32_t g = model->n_plain; g < model->n_groups; g++) {
     const pager_group *group = &model->group[g];
     weft_page *table = pager_table(pager, seq, g);
     uint32_t n_blocks = pager_blocks(group, end);
     for (uint32_t block = s->end[g]; block < n_blocks; block++) {
-      bool takes = is_next(group, block, sure) || (snapshots && is_snapshot(pager, seq, group, block));
+      bool takes = is_next(group, block, sure) || (need->snapshots && is_snapshot(pager, seq, group, block));
       table[block] =
           takes ? pager_run_take(pager, pager_payer(s, group, block), pager_group_id(s->model, g)) : WEFT_PAGE_NONE;
     }

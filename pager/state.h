@@ -62,6 +62,7 @@ void pager_run_evicted(weft_pager *pager, weft_page page);
  * void, and for snapshots at boundaries; and how many of them the owner of the sequence pays for. */
 typedef struct pager_state_need {
   uint32_t n_next, n_next_own, n_snapshots, n_snapshots_own;
+  bool snapshots; /* whether there is room for all of them: the caller says it before it takes anything */
 } pager_state_need;
 pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure);
 /* The caller must not commit to where there is no state for the next row. */
@@ -70,7 +71,7 @@ void pager_states_require(const weft_pager *pager, weft_seq seq);
 void pager_states_trim(weft_pager *pager, weft_seq seq);
 /* Lets go of the states that end at base block `end`. */
 void pager_states_release(weft_pager *pager, weft_seq seq, uint32_t end);
-/* Takes what pager_states_need found, the snapshots if there is room for all; keys and values were taken since. */
+/* Takes what pager_states_need found; keys and values were taken since. */
 void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure, const pager_state_need *need);
 /* True: the running sequence holds a state at the position, or can still be made to keep one there. */
 bool pager_state_is_coming(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t position);

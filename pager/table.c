@@ -139,10 +139,12 @@ static inline __attribute__((always_inline)) weft_status reserve(weft_pager *pag
   pager_state_need need = {0};
   if (has_states) need = pager_states_need(pager, seq, end, s->n_valid + n_sure);
   n_new += need.n_next;
-  if (pager->owner[s->owner].limit != 0 &&
-      pager_over_limit(pager, s->owner, count_reserve_own(pager, seq, end) + need.n_next_own))
-    return WEFT_QUOTA;
-  if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached) return WEFT_NO_BLOCKS;
+  uint32_t n_own = pager->owner[s->owner].limit != 0 ? count_reserve_own(pager, seq, end) + need.n_next_own : 0;
+  uint64_t n_taken = (uint64_t)n_new + n_copies, headroom = weft_pager_headroom(pager);
+  if (pager_over_limit(pager, s->owner, n_own)) return WEFT_QUOTA;
+  if (n_taken > headroom) return WEFT_NO_BLOCKS;
+  need.snapshots =
+      n_taken + need.n_snapshots <= headroom && !pager_over_limit(pager, s->owner, n_own + need.n_snapshots_own);
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
   if (n_copies != 0 && n_copies > pager->copy_capacity - n_forked) return WEFT_NO_BLOCKS;
   for (uint32_t g = 0; g < model->n_plain; g++) {

@@ -6,8 +6,9 @@
  *  ----[====|====|====|====|====]B----------> positions
  *
  * A hit that ends at position B needs every block of the window before B and, of this group, no other. Positions where
- * a hit is likely to end are the boundaries of a sequence: the end of its own hit, the end of its prompt, a mark, a
- * node where prefixes part, and the position where the sequence ends. A boundary is a multiple of the largest block of
+ * a hit is likely to end are the boundaries of a sequence: the end of its own hit, the end of its prompt, a place where
+ * the caller says that prompts part, a mark, a node where prefixes part, of a model with states each multiple of
+ * snapshot_every in a prompt, and the position where the sequence ends. A boundary is a multiple of the largest block of
  * the model, because a hit can end only where all groups end a block. A block that no sequence holds any more is
  *
  *   WARM  if a boundary of a sequence that had it needs it; it is evicted in the order of its worth (pool.c)
@@ -45,12 +46,14 @@ static bool any_boundary(const uint64_t *words, uint64_t low, uint64_t high) {
 }
 
 /* The window before a boundary B contains the block if and only if the block starts before B and its last position is
- * beyond B - window. */
+ * beyond B - window, or at or behind the last border before B. */
 static bool window_needs_block(const weft_pager *pager, weft_seq seq, const pager_group *group, uint32_t block) {
   uint64_t grain = pager->model[pager->seq[seq].model].block_max;
   uint64_t start = (uint64_t)block << group->shift;
   uint64_t low = start / grain + 1;
-  uint64_t high = (start + group->layers.block_tokens + group->layers.window - 2) / grain;
+  uint64_t last_seen = start + group->layers.block_tokens - 1, window = group->layers.window;
+  uint64_t behind = group->layers.from_border ? (last_seen / window + 1) * window : last_seen + window;
+  uint64_t high = (behind - 1) / grain;
   uint64_t last = (uint64_t)pager->boundary_words * 64 - 1;
   return any_boundary(boundary_words_of(pager, seq), low, high < last ? high : last);
 }

@@ -66,12 +66,14 @@ static uint32_t n_keep_rows(const weft_request *r) {
 
 static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft_request *r, uint32_t n_pages) {
   const weft_tenant_config *tenant = &e->tenants.tenant[r->tenant].config;
+  const uint32_t *parting = r->params.parting;
   return (weft_admit){
       .model = lane->index,
       .domain = r->params.domain,
       .tokens = r->tokens,
       .n_tokens = r->n_tokens,
       .n_prompt = r->params.n_tokens,
+      .parting = {parting[0], parting[1]},
       .n_public = weft_pins_n_public(e, r),
       .owner = r->tenant,
       .retention = (uint32_t)(tenant->priority_class - WEFT_CLASS_LOW),

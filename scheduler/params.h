@@ -76,6 +76,7 @@ typedef struct weft_request_params {
   bool canvas;           /* answer by diffusion */
   const int32_t *tokens; /* prompt; copied */
   uint32_t n_tokens;
+  uint32_t parting[WEFT_PARTINGS_MAX]; /* <= n_tokens: where other prompts are likely to part from it (pager.h) */
   uint32_t max_tokens;     /* the answer is cut there; 0: there is none, the prompt alone is computed (not by canvas) */
   weft_grammar *grammar;   /* the grammar of the answer; NULL: any answer. The request takes a reference */
   weft_token_rules *rules; /* which tokens the answer may have; NULL: all; referenced too; not with grammar or canvas */

@@ -223,8 +223,7 @@ static bool renew_values(kv_mirror *m, uint32_t node) {
 /* Adjacent blocks that a row at the position sees. */
 static uint32_t needed_blocks(const mirror_group *group, uint32_t position) {
   if (group->layers.window == 0) return 1; /* of all blocks, and of states, whether they are there */
-  uint32_t first = position < group->layers.window ? 0 : (position - group->layers.window + 1) >> group->shift;
-  return (position >> group->shift) - first;
+  return (position >> group->shift) - (weft_layer_group_first(&group->layers, position) >> group->shift);
 }
 
 /* The highest tier that can serve a hit which ends here. */

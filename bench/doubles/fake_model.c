@@ -9,8 +9,7 @@
 enum { SETTLE_STEPS_MAX = 7 }; /* steps within which a position finds its token, if nothing stops before */
 
 uint32_t weft_fake_first_visible(const weft_layer_group *group, uint32_t position) {
-  if (group->window == 0 || position < group->window) return 0;
-  return position - group->window + 1;
+  return weft_layer_group_first(group, position);
 }
 
 static uint64_t mix_hashes(uint64_t a, uint64_t b) {

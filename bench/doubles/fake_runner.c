@@ -140,7 +140,7 @@ static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_
     const weft_layer_group *group = &f->info.group[g];
     uint32_t now = weft_fake_first_visible(group, position);
     uint32_t next = weft_fake_first_visible(group, position + 1);
-    if (next > now) sums->group[g] -= read_cell(f, b, s, g, now);
+    for (uint32_t p = now; p < next; p++) sums->group[g] -= read_cell(f, b, s, g, p);
   }
 }
 

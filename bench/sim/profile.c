@@ -40,6 +40,7 @@ static void read_groups(weft_json_fields *f, json_t *list, weft_sim_model *m) {
         (weft_layer_group){.block_tokens = (uint32_t)weft_json_number(&row, "block_tokens", 1, 256, NAN),
                            .window = (uint32_t)weft_json_number(&row, "window", 0, WEFT_SIM_VOCAB, 0),
                            .n_layers = (uint32_t)weft_json_number(&row, "layers", 1, 1024, 1),
+                           .from_border = weft_json_number(&row, "from_border", 0, 1, 0) != 0,
                            .state_pages = (uint32_t)weft_json_number(&row, "state_pages", 0, WEFT_STATE_PAGES_MAX, 0)};
     f->bad = f->bad || row.bad;
   }

@@ -90,10 +90,8 @@ static uint32_t steps_of_canvas(const weft_lab_config *c, uint32_t item, uint32_
 static uint64_t keys_of(const weft_sim_model *model, const weft_segment *segment) {
   uint64_t n_keys = 0;
   for (uint32_t g = 0; g < model->n_groups; g++) {
-    uint32_t window = model->group[g].window, before = segment->kv_len;
     if (model->group[g].state_pages != 0) continue; /* no keys */
-    if (window > 0 && before > window - 1) before = window - 1;
-    n_keys += before + segment->n_rows;
+    n_keys += segment->kv_len - weft_layer_group_first(&model->group[g], segment->kv_len) + segment->n_rows;
   }
   return n_keys;
 }

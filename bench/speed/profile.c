@@ -67,8 +67,7 @@ static uint64_t last_step(profile_run *p) {
 static uint64_t keys_of(const weft_sim_model *model, uint32_t before, uint32_t n_rows) {
   uint64_t n = 0;
   for (uint32_t g = 0; g < model->n_groups; g++) {
-    uint32_t window = model->group[g].window;
-    n += (window > 0 && before > window - 1 ? window - 1 : before) + n_rows;
+    n += before - weft_layer_group_first(&model->group[g], before) + n_rows;
   }
   return n;
 }

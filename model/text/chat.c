@@ -10,6 +10,7 @@
 #include "model/text/token_trie.h"
 #include "model/text/chat_internal.h"
 #include "model/text/chat_messages.h"
+#include "model/text/chat_parting.h"
 #include "model/text/json_tree.h"
 
 enum { MESSAGES_MAX = 1 << 16 };
@@ -539,8 +540,9 @@ weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *mess
   json_decref(list);
   if (status != WEFT_OK) return status;
   status = cut_pieces(chat, &text, out);
-  weft_free(text.marks);
   out->bytes = text.bytes;
+  if (status == WEFT_OK) chat_parting_find(messages, n, &text, out);
+  weft_free(text.marks);
   if (status == WEFT_OK) return WEFT_OK;
   weft_chat_pieces_close(out);
   return no_memory(error);
@@ -553,7 +555,8 @@ void weft_chat_pieces_close(weft_chat_pieces *pieces) {
 }
 
 weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
-                             const weft_chat_options *options, weft_tokens *out, weft_error *error) {
+                             const weft_chat_options *options, weft_tokens *out, uint32_t parting[2],
+                             weft_error *error) {
   weft_chat_pieces pieces;
   weft_status status = weft_chat_split(chat, messages, n, options, &pieces, error);
   uint32_t before = out->n;
@@ -565,6 +568,8 @@ weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *mes
       status = weft_tokens_push(out, piece->token);
       if (status != WEFT_OK) (void)no_memory(error);
     }
+    for (uint32_t k = 0; k < 2 && parting != NULL; k++)
+      if (pieces.parting[k] == i + 1) parting[k] = out->n;
   }
   weft_chat_pieces_close(&pieces);
   if (status != WEFT_OK) out->n = before;

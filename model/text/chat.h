@@ -52,6 +52,9 @@ typedef struct weft_chat_pieces {
   weft_chat_piece *pieces;
   uint32_t n;
   char *bytes; /* the whole prompt, into which the pieces' texts point */
+  /* Pieces before the places where other prompts are likely to part from this one: before the first message that is no
+   * instruction, and behind the last text that came with the request (chat_parting.h). 0: there is none. */
+  uint32_t parting[2];
 } weft_chat_pieces;
 
 /* The tokenizer is borrowed until close. With chat_template.data NULL the file's own template is taken; name tells in
@@ -83,9 +86,11 @@ weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *mess
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);
 /* The prompt as tokens, appended to *out. Where the template prints the bos token it is among them, so the caller adds
- * none. On failure *out keeps what it had. */
+ * none. On failure *out keeps what it had. parting (may be NULL): how many tokens *out has before each place of
+ * weft_chat_pieces.parting. */
 weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
-                             const weft_chat_options *options, weft_tokens *out, weft_error *error);
+                             const weft_chat_options *options, weft_tokens *out, uint32_t parting[2],
+                             weft_error *error);
 /* Whether a prompt of these tokens leaves the model inside its thinking. */
 bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n);
 

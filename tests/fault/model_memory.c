@@ -165,7 +165,7 @@ static weft_status render(void *self, weft_error *error) {
   weft_chat_options options = {.thinking = true, .add_generation_prompt = true};
   weft_tokens tokens = {0};
   weft_status status = weft_tokens_push(&tokens, 7); /* what was there stays */
-  if (status == WEFT_OK) status = weft_chat_render(t->chat, messages, 4, &options, &tokens, error);
+  if (status == WEFT_OK) status = weft_chat_render(t->chat, messages, 4, &options, &tokens, NULL, error);
   assert_true(tokens.n == 0 || tokens.ids[0] == 7);
   assert_true(status != WEFT_OK ? tokens.n <= 1 : tokens.n > 20);
   weft_tokens_free(&tokens);

@@ -94,7 +94,7 @@ static void use_chat(const weft_gguf *gguf, const weft_tokenizer *t) {
       {.role = "assistant", .content = "c", .n_content = 1, .thinking = "d", .n_thinking = 1}};
   weft_chat_options options = {.thinking = true, .add_generation_prompt = true};
   weft_tokens tokens = {0};
-  (void)weft_chat_render(chat, messages, 2, &options, &tokens, &error);
+  (void)weft_chat_render(chat, messages, 2, &options, &tokens, NULL, &error);
   weft_tokens_free(&tokens);
   weft_chat_close(chat);
 }

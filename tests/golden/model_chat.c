@@ -118,7 +118,7 @@ static void check_case(fixture *f, const json_t *row) {
     fail_msg("%s: %s", name, error.text);
   }
   check_pieces(f, &pieces, json_object_get(row, "pieces"), name);
-  if (weft_chat_render(f->chat, messages, n, &options, &tokens, &error) != WEFT_OK) {
+  if (weft_chat_render(f->chat, messages, n, &options, &tokens, NULL, &error) != WEFT_OK) {
     fail_msg("%s: %s", name, error.text);
   }
   check_no_structure(f, &tokens, &pieces, string_of(row, "text"), name);

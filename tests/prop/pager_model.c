@@ -31,8 +31,7 @@ static void require_seq(const mirror *m, weft_seq seq) {
       REQUIRE((table[i] == WEFT_PAGE_NONE) == (i < first), "sequence %u, group %u: entry %u of %u", seq, g, i, first);
       n_held += table[i] != WEFT_PAGE_NONE;
     }
-    uint32_t from = group->window == 0 || s->n_valid < group->window ? 0 : s->n_valid - group->window + 1;
-    for (uint32_t p = from; p < s->n_valid; p++)
+    for (uint32_t p = seen_from(group, s->n_valid); p < s->n_valid; p++)
       REQUIRE(m->cell[source_of(m, table[p / block])][p % block] == cell_of(s->digest[p], g),
               "sequence %u, group %u, position %u: page %u holds other content", seq, g, p, table[p / block]);
   }
@@ -152,6 +151,8 @@ static void make_prompt(mirror *m, weft_admit *args, uint32_t *domain, int32_t *
   args->tokens = tokens;
   args->n_tokens = n;
   args->n_public = least(args->n_public, n);
+  for (uint32_t i = 0; i < WEFT_PARTINGS_MAX; i++)
+    if (below(m, 4) == 0) args->parting[i] = below(m, n + 1);
   args->owner = *domain == 0 ? below(m, 2) : 2;
   args->retention = below(m, WEFT_RETENTION_MAX + 1);
   args->n_prompt = below(m, 4) == 0 ? below(m, n + 1) : n;
@@ -565,11 +566,10 @@ static void op_trim(mirror *m) {
 static bool holds_window(const mirror *m, weft_seq seq, uint32_t n) {
   const weft_pager_model *model = &m->model[m->seq[seq].model];
   for (uint32_t g = 0; g < model->n_groups; g++) {
-    uint32_t block = model->group[g].block_tokens, window = model->group[g].window, n_entries;
+    uint32_t block = model->group[g].block_tokens, n_entries;
     if (model->group[g].state_pages != 0) continue;
     const weft_page *table = table_of(m, seq, g, &n_entries);
-    uint32_t first = window == 0 || n < window ? 0 : n - window + 1;
-    for (uint32_t i = first / block; i < (n + block - 1) / block; i++)
+    for (uint32_t i = window_first(&model->group[g], n); i < (n + block - 1) / block; i++)
       if (table[i] == WEFT_PAGE_NONE) return false;
   }
   return has_state_before(m, seq, n);
@@ -674,6 +674,7 @@ static void make_config(mirror *m) {
     for (uint32_t g = 0; g < model->n_groups; g++) {
       model->group[g].block_tokens = 1u << (below(m, 8) == 0 ? below(m, 5) : 1 + below(m, 4));
       if (windows && below(m, 2) == 0) model->group[g].window = 1 + below(m, 40);
+      model->group[g].from_border = g > 0 && model->group[g].window != 0 && below(m, 3) == 0;
       if (model->group[g].block_tokens > m->block_max[i]) m->block_max[i] = model->group[g].block_tokens;
       m->windows[i] = m->windows[i] || model->group[g].window != 0;
     }

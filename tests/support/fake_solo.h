@@ -41,7 +41,7 @@ static inline void solo_row(solo_state *s, int32_t token, weft_fake_sums *with_r
     }
     uint32_t now = weft_fake_first_visible(group, p);
     uint32_t next = weft_fake_first_visible(group, p + 1);
-    if (next > now) s->seen.group[g] -= s->cell[g][now];
+    for (uint32_t i = now; i < next; i++) s->seen.group[g] -= s->cell[g][i];
   }
 }
 

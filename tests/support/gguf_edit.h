@@ -125,29 +125,36 @@ static inline void gguf_edit_apply(const weft_gguf *from, const gguf_edit *e, gg
   }
 }
 
-/* Writes the edited file as NAME.gguf, over one of that name, and gives its path, valid until gguf_edit_clean. */
-static inline const char *gguf_edit_file(const char *source, const gguf_edit *e, const char *name) {
-  weft_gguf *from;
-  weft_error error = {{0}};
-  gguf_writer w = {0};
+/* Writes the bytes as NAME.gguf, over one of that name, and gives its path, valid until gguf_edit_clean. */
+static inline const char *gguf_edit_keep(weft_bytes bytes, const char *name) {
   if (gguf_edit_folder[0] == 0) {
     (void)snprintf(gguf_edit_folder, sizeof gguf_edit_folder, "/tmp/weft-test-XXXXXX");
     gguf_edit_need(mkdtemp(gguf_edit_folder) != NULL, "no folder");
   }
-  if (weft_gguf_open(source, &from, &error) != WEFT_OK) gguf_edit_need(false, error.text);
-  gguf_edit_apply(from, e, &w);
-  weft_bytes bytes = gguf_writer_finish(&w);
   char wanted[sizeof gguf_edit_written[0]];
   (void)snprintf(wanted, sizeof wanted, "%s/%s.gguf", gguf_edit_folder, name);
   uint32_t at = 0;
   while (at < gguf_edit_n_written && strcmp(gguf_edit_written[at], wanted) != 0) at += 1;
-  gguf_edit_need(at < 64 && e->cut < bytes.n, "too many files, or cut too much");
+  gguf_edit_need(at < 64, "too many files");
   char *path = gguf_edit_written[at];
   memcpy(path, wanted, sizeof wanted);
   if (at == gguf_edit_n_written) gguf_edit_n_written += 1;
   FILE *file = fopen(path, "wb");
-  gguf_edit_need(file != NULL && fwrite(bytes.data, 1, bytes.n - e->cut, file) == bytes.n - e->cut, path);
+  gguf_edit_need(file != NULL && fwrite(bytes.data, 1, bytes.n, file) == bytes.n, path);
   gguf_edit_need(fclose(file) == 0, path);
+  return path;
+}
+
+/* The same of the edited file. */
+static inline const char *gguf_edit_file(const char *source, const gguf_edit *e, const char *name) {
+  weft_gguf *from;
+  weft_error error = {{0}};
+  gguf_writer w = {0};
+  if (weft_gguf_open(source, &from, &error) != WEFT_OK) gguf_edit_need(false, error.text);
+  gguf_edit_apply(from, e, &w);
+  weft_bytes bytes = gguf_writer_finish(&w);
+  gguf_edit_need(e->cut < bytes.n, "cut too much");
+  const char *path = gguf_edit_keep((weft_bytes){bytes.data, bytes.n - e->cut}, name);
   gguf_writer_close(&w);
   weft_gguf_close(from);
   return path;

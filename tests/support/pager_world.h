@@ -180,10 +180,16 @@ static inline uint64_t state_cell(uint64_t digest, uint32_t group, uint32_t i) {
   return cell_of(digest, group + i * GROUPS);
 }
 
+/* The first position that a row sees. */
+static inline uint32_t seen_from(const weft_layer_group *group, uint32_t position) {
+  if (group->window == 0) return 0;
+  if (group->from_border) return position / group->window * group->window;
+  return position < group->window ? 0 : position - group->window + 1;
+}
+
 static inline uint32_t window_first(const weft_layer_group *group, uint32_t position) {
   if (group->state_pages != 0) return position < group->block_tokens ? 0 : position / group->block_tokens - 1;
-  if (group->window == 0 || position < group->window) return 0;
-  return (position - group->window + 1) / group->block_tokens;
+  return seen_from(group, position) / group->block_tokens;
 }
 
 static inline void read_journal(mirror *m) {

@@ -258,6 +258,8 @@ static void make_fair(sim *s) {
 static void make_states(sim *s) {
   for (uint32_t i = 0; i < s->config.n_models && chance_apart(s, 80, 34); i++) {
     weft_fake_model *model = &s->fake[i].model;
+    for (uint32_t g = 1; g < model->n_groups; g++)
+      model->group[g].from_border = model->group[g].window > 0 && chance_apart(s, 100 + 16 * i + g, 50);
     uint64_t draws = weft_mix64(s->seed ^ weft_mix64(90 + i));
     uint32_t part = draws % 8 == 0 ? 3 : 8, most = s->config.n_pages / part;
     if (most > 300) most = 300;
@@ -348,6 +350,8 @@ static void make_request(sim *s, sim_request *r) {
   }
   p->tokens = r->prompt;
   uint64_t kind = weft_mix64(s->seed ^ weft_mix64((uint64_t)(r - s->request) + 64));
+  if (kind >> 32 & 1) p->parting[0] = shared;
+  if (kind >> 33 & 1) p->parting[1] = p->n_tokens - p->n_tokens / 4;
   if (s->ngrams && !p->canvas && kind % 2 == 0)
     p->asked.draft = (weft_draft){.kind = WEFT_DRAFT_NGRAM,
                                   .n_max = 1 + kind / 2 % 8,
@@ -406,6 +410,7 @@ static void make_sibling(sim *s, sim_request *r, sim_request *elder) {
   p->asked.no_cache = q->asked.no_cache;
   p->n_tokens = q->n_tokens;
   memcpy(r->prompt, elder->prompt, sizeof r->prompt);
+  memcpy(p->parting, q->parting, sizeof p->parting);
   if (p->canvas) p->asked.sampling.logprobs = false;
   p->asked.sampling.choice = draw(s, 0, 5);
   r->submit_step = elder->submit_step + (chance(s, 60) ? 0 : draw(s, 0, 20));

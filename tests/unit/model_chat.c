@@ -77,7 +77,7 @@ static void prints(const world *w, const weft_chat_message *messages, uint32_t n
   if (weft_chat_split(w->chat, messages, n, &options, &pieces, &error) != WEFT_OK) fail_msg("%s", error.text);
   for (uint32_t i = 0; i < pieces.n; i++) weft_text_append(&text, pieces.pieces[i].text, pieces.pieces[i].n);
   assert_string_equal(text.bytes, want);
-  if (weft_chat_render(w->chat, messages, n, &options, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
+  if (weft_chat_render(w->chat, messages, n, &options, &tokens, NULL, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_tokenizer_decode(w->t, tokens.ids, tokens.n, true, &printed), WEFT_OK);
   assert_string_equal(printed.bytes, want);
   weft_text_free(&text);
@@ -163,7 +163,7 @@ static bool thinks(const world *w, const weft_chat_message *messages, uint32_t n
   weft_chat_options options = {.add_generation_prompt = generation, .variables = w->variables};
   weft_tokens tokens = {0};
   weft_error error = {{0}};
-  if (weft_chat_render(w->chat, messages, n, &options, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
+  if (weft_chat_render(w->chat, messages, n, &options, &tokens, NULL, &error) != WEFT_OK) fail_msg("%s", error.text);
   bool starts = weft_chat_starts_thinking(w->chat, tokens.ids, tokens.n);
   weft_tokens_free(&tokens);
   return starts;
@@ -260,11 +260,11 @@ static void test_refuses_messages(void **state) {
   weft_tokens tokens = {0};
   weft_error error;
   assert_int_equal(weft_tokens_push(&tokens, 5), WEFT_OK);
-  assert_int_equal(weft_chat_render(w.chat, m, 2, &options, &tokens, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_chat_render(w.chat, m, 2, &options, &tokens, NULL, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "messages[1].role is 'narrator'"));
-  assert_int_equal(weft_chat_render(w.chat, m, 0, &options, &tokens, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_chat_render(w.chat, m, 0, &options, &tokens, NULL, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "messages is empty"));
-  assert_int_equal(weft_chat_render(w.chat, m, 1 << 20, &options, &tokens, &error), WEFT_E_TOO_LARGE);
+  assert_int_equal(weft_chat_render(w.chat, m, 1 << 20, &options, &tokens, NULL, &error), WEFT_E_TOO_LARGE);
   static const struct {
     const char *tools, *variables, *more, *words;
   } rows[] = {{"{}", NULL, NULL, "tools must be a JSON list"},
@@ -277,7 +277,7 @@ static void test_refuses_messages(void **state) {
     options.tools = rows[i].tools;
     options.variables = rows[i].variables;
     m[0].more = rows[i].more;
-    assert_int_equal(weft_chat_render(w.chat, m, 1, &options, &tokens, &error), WEFT_E_INVALID);
+    assert_int_equal(weft_chat_render(w.chat, m, 1, &options, &tokens, NULL, &error), WEFT_E_INVALID);
     if (strstr(error.text, rows[i].words) == NULL) fail_msg("'%s' lacks '%s'", error.text, rows[i].words);
   }
   assert_int_equal(tokens.n, 1);
@@ -315,7 +315,7 @@ static void test_text_never_becomes_structure(void **state) {
       weft_error error;
       if (weft_chat_split(w.chat, m, 3, &options, &pieces, &error) != WEFT_OK)
         fail_msg("%s: %s", error.text, m[0].content);
-      assert_int_equal(weft_chat_render(w.chat, m, 3, &options, &tokens, &error), WEFT_OK);
+      assert_int_equal(weft_chat_render(w.chat, m, 3, &options, &tokens, NULL, &error), WEFT_OK);
       uint32_t at = 0;
       for (uint32_t i = 0; i < pieces.n; i++) {
         if (i > 0) assert_false(pieces.pieces[i].token < 0 && pieces.pieces[i - 1].token < 0);
@@ -458,7 +458,7 @@ static void test_refused_memory(void **state) {
     weft_tokens tokens = {0};
     weft_error error = {{0}};
     (void)weft_memory_fail_at(n);
-    weft_status status = weft_chat_render(w.chat, m, 4, &options, &tokens, &error);
+    weft_status status = weft_chat_render(w.chat, m, 4, &options, &tokens, NULL, &error);
     uint64_t n_asked = weft_memory_fail_at(0);
     weft_tokens_free(&tokens);
     if (status == WEFT_OK) {

@@ -224,7 +224,7 @@ static void prompts(const world *w, const char *variables, bool starts, const ch
   weft_tokens tokens = {0};
   weft_text text = {0};
   weft_error error;
-  if (weft_chat_render(w->chat, m, 3, &options, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
+  if (weft_chat_render(w->chat, m, 3, &options, &tokens, NULL, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_tokenizer_decode(w->t, tokens.ids, tokens.n, true, &text), WEFT_OK);
   assert_string_equal(text.bytes, want);
   assert_true(weft_chat_starts_thinking(w->chat, tokens.ids, tokens.n) == starts);

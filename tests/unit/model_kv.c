@@ -73,6 +73,7 @@ static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) 
     assert_true(place->rows.n_kv_heads == rows->n_kv_heads && place->rows.head_dim == rows->head_dim);
     assert_true(place->rows.values_are_keys == rows->values_are_keys);
     assert_int_equal(group->window, g->set[s].window);
+    assert_int_equal(group->from_border, g->set[s].from_border);
     assert_int_equal(group->block_tokens % place->rows.positions, 0);
     assert_int_equal(place->bytes, block_bytes(&place->rows, group->block_tokens));
     assert_int_equal(place->offset, used[place->group][place->part]); /* no gap, so nothing overlaps */
@@ -363,10 +364,12 @@ static weft_kv_geometry compressing(void) {
                      of_many = {WEFT_TYPE_F32, 1, 512, 1, false};
   weft_kv_geometry g = {.n_layers = 43};
   for (uint16_t l = 0; l < 43; l++) {
-    const weft_kv_set even[] = {
-        {four, 0, 0, l, 0, {0}}, {index, 0, 0, l, 0, {0}}, {of_four, 8, 0, l, 0, {0}}, {of_index, 8, 0, l, 0, {0}}};
-    const weft_kv_set odd[] = {{many, 0, 0, l, 0, {0}}, {of_many, 128, 0, l, 0, {0}}};
-    g.set[g.n_sets++] = (weft_kv_set){raw, 128, 0, l, 0, {0}};
+    const weft_kv_set even[] = {{.rows = four, .layer = l},
+                                {.rows = index, .layer = l},
+                                {.rows = of_four, .window = 8, .layer = l},
+                                {.rows = of_index, .window = 8, .layer = l}};
+    const weft_kv_set odd[] = {{.rows = many, .layer = l}, {.rows = of_many, .window = 128, .layer = l}};
+    g.set[g.n_sets++] = (weft_kv_set){.rows = raw, .window = 128, .layer = l};
     for (uint32_t i = 0; l >= 2 && i < (l % 2 == 0 ? 4 : 2); i++) g.set[g.n_sets++] = l % 2 == 0 ? even[i] : odd[i];
   }
   return g;
@@ -427,7 +430,7 @@ static weft_kv_geometry recurrent(void) {
       g.set[g.n_sets++] = (weft_kv_set){.rows = keys, .layer = l};
       continue;
     }
-    g.set[g.n_sets++] = (weft_kv_set){.rows = since, .window = 64, .layer = l};
+    g.set[g.n_sets++] = (weft_kv_set){.rows = since, .window = 64, .from_border = true, .layer = l};
     g.set[g.n_sets++] = (weft_kv_set){.state = matrix, .layer = l};
     g.set[g.n_sets++] = (weft_kv_set){.state = convolution, .layer = l};
   }

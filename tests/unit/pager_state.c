@@ -12,12 +12,12 @@
 
 enum { BORDER = 64, STATES = 2 /* the group of the states */, TOKENS = 1024 };
 
-/* Keys of all positions, rows of the last 64, and a state of k pages at every 64th position. Another model has keys
+/* Keys of all positions, rows since the last multiple of 64, and a state of k pages at every 64th position. Another model has keys
  * alone. */
 static weft_pager *open_tiers(uint32_t n_pages, uint32_t k, uint32_t n_host, uint32_t n_file) {
   weft_pager_model model[2] = {{.n_groups = 3,
                                 .group = {{.block_tokens = 16},
-                                          {.block_tokens = 16, .window = BORDER},
+                                          {.block_tokens = 16, .window = BORDER, .from_border = true},
                                           {.block_tokens = BORDER, .state_pages = k}}},
                                {.n_groups = 1, .group = {{.block_tokens = 16}}}};
   return kit_open_config((weft_pager_config){.n_pages = n_pages,
@@ -95,7 +95,7 @@ static void the_last_border_has_a_state(void **state) {
   assert_int_equal(stats_of(pager).n_pinned, weft_pager_n_pages_held(pager, r.seq));
   assert_int_equal(weft_pager_pages_for(pager, 0, 63, 63), 4 + 4);
   assert_int_equal(weft_pager_pages_for(pager, 0, 64, 64), 4 + 4 + K);
-  assert_int_equal(weft_pager_pages_for(pager, 0, 640, 1), 40 + 5 + 2 * K);
+  assert_int_equal(weft_pager_pages_for(pager, 0, 640, 1), 40 + 4 + 2 * K);
   assert_int_equal(weft_pager_pages_for(pager, 0, 640, 2), 40 + 5 + 3 * K);
   kit_end(pager, r.seq);
 }
@@ -226,6 +226,51 @@ static void a_turn_begins_at_a_state(void **state) {
   kit_close(pager);
 }
 
+/* A place where prompts part has a snapshot, the end of the prompt behind it too; keys of others are shared as ever. */
+static void a_parting_has_a_state(void **state) {
+  (void)state;
+  int32_t tokens[TOKENS], other[TOKENS];
+  weft_pager *pager = open_states(1000, 40);
+  kit_tokens(tokens, TOKENS, 255, 1);
+  kit_tokens(other, TOKENS, 255, 2); /* the last tokens of the prompt are others in the next turn */
+  weft_admit args = {.domain = {1, 2}, .tokens = tokens, .n_tokens = 257, .n_prompt = 257, .parting = {130, 255}};
+  for (uint32_t told = 0; told < 2; told++) {
+    if (told == 0) memset(args.parting, 0, sizeof args.parting);
+    kit_result r = kit_enter(pager, args);
+    kit_compute(pager, r.seq, tokens, 257);
+    weft_pager_release(pager, r.seq);
+    kit_drain_cold(pager);
+    kit_check(pager);
+    assert_int_equal(kit_hit(pager, tokens, 700), 256);
+    assert_int_equal(kit_hit(pager, other, 700), told ? 192 : 0);
+    assert_int_equal(kit_hit(pager, tokens, 140), told ? 128 : 0);
+    weft_pager_reset_cache(pager);
+    args.parting[0] = 130;
+    args.parting[1] = 255;
+  }
+  args.parting[1] = 258;
+  assert_int_equal(kit_try(pager, args).status, WEFT_E_INVALID);
+  kit_close(pager);
+}
+
+/* A long prompt has snapshots as far apart as makes them no larger than its keys: another that parts from it anywhere
+ * computes no more than that distance again. */
+static void a_long_prompt_has_snapshots(void **state) {
+  (void)state;
+  enum { K = 9, N = 1000 }; /* nine pages of keys are 144 tokens, so there is a snapshot at every 256th */
+  int32_t tokens[TOKENS], other[TOKENS];
+  weft_pager *pager = open_states(N, K);
+  kit_run(pager, kit_tokens(tokens, N, 0, 1), N);
+  kit_drain_cold(pager);
+  assert_int_equal(n_states_cached(pager), 4); /* 960 ends the prompt */
+  for (uint32_t n = 50; n < N; n += 100) {
+    memcpy(other, tokens, sizeof tokens);
+    for (uint32_t i = n; i < N; i++) other[i] = -5;
+    assert_int_equal(kit_hit(pager, other, N), n / 256 * 256);
+  }
+  kit_close(pager);
+}
+
 /* The state of a hit is shared, and found again by a request that was preempted. */
 static void a_preempted_request_finds_its_state(void **state) {
   (void)state;
@@ -240,8 +285,8 @@ static void a_preempted_request_finds_its_state(void **state) {
   kit_result b = kit_admit(pager, tokens, 270, 1);
   kit_is_cached(b, 256);
   assert_int_equal(kit_page(pager, a.seq, STATES, 3), kit_page(pager, b.seq, STATES, 3));
-  assert_int_equal(weft_pager_n_pages_held(pager, a.seq), 16 + 4 + K);
-  assert_int_equal(stats_of(pager).n_pinned, 16 + 4 + K);
+  assert_int_equal(weft_pager_n_pages_held(pager, a.seq), 16 + K); /* of the rows since the border none */
+  assert_int_equal(stats_of(pager).n_pinned, 16 + K);
   weft_pager_release(pager, a.seq);
   kit_end(pager, b.seq);
 }
@@ -368,11 +413,11 @@ static void a_state_is_evicted_whole(void **state) {
   kit_tokens(tokens, TOKENS, 0, 1);
   assert_int_equal(kit_run(pager, tokens, 140), 0);      /* 9 + 5 pages, a state at 128 */
   assert_int_equal(stats_of(pager).n_cached, 8 + 8 + K); /* of the windowed group too, COLD */
-  squeeze(pager, stats_of(pager).n_free + 4);
-  assert_int_equal(stats_of(pager).n_cached, 8 + 4 + K); /* what was COLD */
+  squeeze(pager, stats_of(pager).n_free + 8);
+  assert_int_equal(stats_of(pager).n_cached, 8 + K); /* what was COLD */
   squeeze(pager, stats_of(pager).n_free + 1);
-  assert_int_equal(stats_of(pager).n_cached, 8 + 4);
-  assert_int_equal(stats_of(pager).n_evicted, 4 + K);
+  assert_int_equal(stats_of(pager).n_cached, 8);
+  assert_int_equal(stats_of(pager).n_evicted, 8 + K);
   assert_int_equal(n_states_cached(pager), 0);
   assert_int_equal(kit_hit(pager, tokens, 140), 0);
   kit_close(pager);
@@ -422,7 +467,7 @@ static void a_state_is_paid_for_once(void **state) {
   args.domain.low = 9;
   kit_result b = kit_enter(pager, args);
   kit_is_cached(b, 128);
-  assert_int_equal(weft_pager_owner_usage(pager, WEFT_OWNER_OPERATOR).n_pinned, 8 + 4 + K);
+  assert_int_equal(weft_pager_owner_usage(pager, WEFT_OWNER_OPERATOR).n_pinned, 8 + K);
   assert_int_equal(weft_pager_owner_usage(pager, 2).n_pinned, 0);
   kit_check(pager);
   weft_pager_release(pager, b.seq);
@@ -441,7 +486,7 @@ static void a_state_computed_twice_goes_back(void **state) {
   kit_compute(pager, a.seq, tokens, 70);
   kit_compute(pager, b.seq, tokens, 70);
   assert_int_equal(kit_page(pager, a.seq, STATES, 0), kit_page(pager, b.seq, STATES, 0));
-  assert_int_equal(stats_of(pager).n_pinned, 5 + 5 + K + 2);
+  assert_int_equal(stats_of(pager).n_pinned, 5 + 1 + K + 2);
   kit_check(pager);
   weft_pager_release(pager, a.seq);
   kit_end(pager, b.seq);
@@ -499,16 +544,16 @@ static void a_state_goes_down_and_comes_back(void **state) {
   kit_result r = admit_below(pager, tokens, 70, false);
   kit_is_cached(r, 0); /* a page of it is not there yet */
   weft_pager_release(pager, r.seq);
-  assert_int_equal(take(pager, copy, WEFT_PAGE_TO_HOST), 4 + 4 + 1);
-  assert_int_equal(stats_of(pager).n_host_held, 4 + 4 + K);
+  assert_int_equal(take(pager, copy, WEFT_PAGE_TO_HOST), 4 + 1);
+  assert_int_equal(stats_of(pager).n_host_held, 4 + K);
   assert_int_equal(weft_pager_group_usage(pager, 0, STATES).n_host, 1);
   r = admit_below(pager, tokens, 70, false);
   kit_is_cached(r, 64);
-  assert_int_equal(take(pager, copy, WEFT_HOST_TO_PAGE), 4 + 4 + K);
-  assert_int_equal(stats_of(pager).n_restored, 4 + 4 + K);
+  assert_int_equal(take(pager, copy, WEFT_HOST_TO_PAGE), 4 + K);
+  assert_int_equal(stats_of(pager).n_restored, 4 + K);
   assert_int_equal(stats_of(pager).n_host_held, 0);
   const weft_page *pages = weft_pager_state(pager, r.seq, STATES, 64);
-  for (uint32_t i = 0; i < K; i++) assert_int_equal(pages[i], copy[8 + i].to);
+  for (uint32_t i = 0; i < K; i++) assert_int_equal(pages[i], copy[4 + i].to);
   kit_end(pager, r.seq);
 }
 
@@ -529,7 +574,7 @@ static void a_lost_page_loses_the_state(void **state) {
       if (of_state && found++ == lost) weft_pager_spill_lost(pager, copy[i].to);
     }
     assert_int_equal(stats_of(pager).n_spill_lost, 1);
-    assert_int_equal(stats_of(pager).n_host_held, 4 + 4);
+    assert_int_equal(stats_of(pager).n_host_held, 4);
     kit_check(pager);
     kit_result r = admit_below(pager, tokens, 70, false);
     kit_is_cached(r, 0);
@@ -554,18 +599,18 @@ static void a_state_moves_to_the_file(void **state) {
   for (uint32_t fails = 0; fails < 2; fails++) {
     int32_t tokens[TOKENS];
     weft_pager *pager = open_tiers(N, K, 216, 1000);
-    kit_run(pager, kit_tokens(tokens, 70, 0, 1), 70);
+    kit_run(pager, kit_tokens(tokens, 134, 0, 1), 134);
     squeeze(pager, N);
     uint32_t n_sunk = end_moves(pager, WEFT_HOST_TO_FILE, UINT32_MAX);
     assert_true(n_sunk >= K); /* fewer than half of the host's slots are free */
     assert_int_equal(stats_of(pager).n_file_held, n_sunk);
-    kit_result r = admit_below(pager, tokens, 70, true);
+    kit_result r = admit_below(pager, tokens, 134, true);
     kit_waits(r, WEFT_SEQ_NONE);
     assert_int_equal(stats_of(pager).n_lifting, n_sunk);
     assert_int_equal(end_moves(pager, WEFT_FILE_TO_HOST, fails ? 3 : UINT32_MAX), n_sunk);
     assert_int_equal(stats_of(pager).n_file_lost, fails);
-    r = admit_below(pager, tokens, 70, true);
-    kit_is_cached(r, fails ? 0 : 64);
+    r = admit_below(pager, tokens, 134, true);
+    kit_is_cached(r, fails ? 0 : 128);
     kit_end(pager, r.seq);
   }
 }
@@ -579,11 +624,11 @@ static void a_large_state_stays_out_of_a_tier(void **state) {
   weft_pager *pager = open_tiers(N, K, 199, 0);
   kit_run(pager, kit_tokens(tokens, 70, 0, 1), 70);
   squeeze(pager, N);
-  assert_int_equal(take(pager, copy, WEFT_PAGE_TO_HOST), 4 + 4);
+  assert_int_equal(take(pager, copy, WEFT_PAGE_TO_HOST), 4);
   assert_int_equal(weft_pager_group_usage(pager, 0, STATES).n_host, 0);
   kit_close(pager);
   pager = open_tiers(N, K, 216, 150); /* it fits the host, and not the file */
-  kit_run(pager, kit_tokens(tokens, 70, 0, 1), 70);
+  kit_run(pager, kit_tokens(tokens, 134, 0, 1), 134);
   squeeze(pager, N);
   (void)end_moves(pager, WEFT_HOST_TO_FILE, UINT32_MAX);
   assert_int_equal(weft_pager_group_usage(pager, 0, STATES).n_host, 0);
@@ -603,7 +648,7 @@ static void a_reset_forgets_states(void **state) {
   kit_result r = kit_begin(pager, kit_tokens(tokens, 100, 0, 2), 100);
   weft_pager_reset_cache(pager);
   kit_check(pager);
-  assert_int_equal(stats_of(pager).n_free, 300 - 7 - 5 - K); /* the running one goes on, with what it holds */
+  assert_int_equal(stats_of(pager).n_free, 300 - 7 - 3 - K); /* the running one goes on, with what it holds */
   kit_compute(pager, r.seq, tokens, 60);
   assert_int_equal(borders_of(pager, r.seq, 160), 2);
   weft_pager_release(pager, r.seq);
@@ -613,14 +658,22 @@ static void a_reset_forgets_states(void **state) {
 
 static void bad_groups_are_named(void **state) {
   (void)state;
+#define KEYS \
+  { .block_tokens = 16 }
+#define STATE_OF_9 \
+  { .block_tokens = 64, .state_pages = 9 }
   static const struct {
     weft_layer_group group[3];
     const char *word;
-  } rows[] = {{{{16, 0, 1, 0}, {64, 0, 1, WEFT_STATE_PAGES_MAX + 1}, {0}}, "state_pages is 4097; give up to 4096"},
-              {{{16, 0, 1, 0}, {64, 64, 1, 9}, {0}}, "has a window"},
-              {{{64, 0, 1, 9}, {16, 0, 1, 0}, {0}}, "keys and values first"},
-              {{{16, 0, 1, 0}, {64, 0, 1, 9}, {16, 0, 1, 0}}, "keys and values first"}};
-  for (uint32_t i = 0; i < 4; i++) {
+  } rows[] = {
+      {{KEYS, {.block_tokens = 64, .state_pages = WEFT_STATE_PAGES_MAX + 1}}, "state_pages is 4097; give up to 4096"},
+      {{KEYS, {.block_tokens = 64, .window = 64, .state_pages = 9}}, "has a window"},
+      {{STATE_OF_9, KEYS}, "keys and values first"},
+      {{KEYS, STATE_OF_9, KEYS}, "keys and values first"},
+      {{KEYS, {.block_tokens = 16, .from_border = true}}, "behind a border and has no window"}};
+#undef KEYS
+#undef STATE_OF_9
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     weft_pager_model model = {.n_groups = rows[i].group[2].block_tokens != 0 ? 3 : 2};
     memcpy(model.group, rows[i].group, sizeof rows[i].group);
     weft_pager_config config = {
@@ -689,6 +742,8 @@ int main(void) {
                                      cmocka_unit_test(choices_share_a_state),
                                      cmocka_unit_test(a_fork_before_the_first_border),
                                      cmocka_unit_test(a_turn_begins_at_a_state),
+                                     cmocka_unit_test(a_parting_has_a_state),
+                                     cmocka_unit_test(a_long_prompt_has_snapshots),
                                      cmocka_unit_test(a_preempted_request_finds_its_state),
                                      cmocka_unit_test(a_follower_gets_a_state),
                                      cmocka_unit_test(a_follower_of_a_state_alone),
