@@ -25,8 +25,13 @@ enum {
   OWN_SPANS = SPANS / BLOCKS,
   STEPS = 2048
 };
-enum { AT_ONCE = 8, SPAN_AT_ONCE = 4 }; /* loads of a thread that are under way together */
+enum { SPAN_AT_ONCE = 4 }; /* loads of a thread that are under way together, where order matters */
 enum { PARTS = ROW_BLOCKS == 1 ? 4 : 3, PART_BITS = ROW_BLOCKS == 1 ? 12 : 14, SEEN = 1u << 31, NEAR_MAX = 1024 };
+
+/* A sum, and the largest of something. */
+typedef struct sum_and_most {
+  uint64_t sum, most;
+} sum_and_most;
 
 typedef struct sample_shared {
   union {
@@ -39,7 +44,8 @@ typedef struct sample_shared {
   uint64_t near_by[NEAR_MAX]; /* of the first block: what is gathered; then weights of what is sorted */
   uint32_t n_near;
   uint64_t span[OWN_SPANS];
-  uint64_t warp[WARPS], mine;
+  uint64_t warp[WARPS];
+  sum_and_most warp_both[WARPS], mine;
   uint64_t found_before, found_at;
   uint32_t found;
 } sample_shared;
@@ -120,18 +126,44 @@ static __device__ __forceinline__ void some_values(const sample_work &w, uint32_
     if (word[u] != 0) f(v + u * step, value[u]);
 }
 
-/* The same for all tokens of the block. A thread always gets the same ones. */
+/* Four neighbouring tokens: their values, and a bit for each one that is not out. */
+typedef struct quad {
+  float value[4];
+  uint32_t in;
+} quad;
+
+static __device__ __forceinline__ quad load_quad(const sample_work &w, uint32_t v, uint32_t end) {
+  quad q = {{0.0f, 0.0f, 0.0f, 0.0f}, 0};
+  if (v >= end) return q;
+  q.in = word_of(w, v / 32) >> v % 32 & (end - v >= 4 ? 15u : (1u << (end - v)) - 1);
+  if (q.in != 0 && end - v >= 4 && ((uintptr_t)w.values & 15) == 0) {
+    *(float4 *)(void *)q.value = *(const float4 *)(const void *)(w.values + v);
+    return q;
+  }
+#pragma unroll
+  for (uint32_t u = 0; u < 4; u++)
+    if ((q.in >> u & 1) != 0) q.value[u] = w.values[v + u];
+  return q;
+}
+
+/* Calls f(token, value) for all tokens of the block that are not out. A thread always gets the same ones, and the loads
+ * of its next eight are under way meanwhile. f is there four times: a row takes some ten microseconds, in which the
+ * kernel's instructions have to come from memory too. */
 template <typename F>
 static __device__ __forceinline__ void each_value(const sample_work &w, F f) {
-  uint32_t begin = w.rank * OWN_SPANS * w.span, end = min(begin + OWN_SPANS * w.span, w.n_vocab);
-  for (uint32_t v = begin + threadIdx.x; v < end; v += THREADS * AT_ONCE) some_values<AT_ONCE>(w, v, THREADS, end, f);
+  uint32_t begin = w.rank * OWN_SPANS * w.span, end = min(begin + OWN_SPANS * w.span, w.n_vocab), v;
+  quad now = load_quad(w, v = begin + 4 * threadIdx.x, end), next = load_quad(w, v + 4 * THREADS, end);
+#pragma unroll 1
+  for (; v < end; v += 4 * THREADS) {
+    quad after = load_quad(w, v + 8 * THREADS, end);
+#pragma unroll
+    for (uint32_t u = 0; u < 4; u++)
+      if ((now.in >> u & 1) != 0) f(v + u, now.value[u]);
+    now = next, next = after;
+  }
 }
 
 /* ---- reductions over the cluster ------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ uint64_t join_lanes(uint64_t a, uint64_t b, bool largest) {
-  return largest ? (a > b ? a : b) : a + b;
-}
 
 /* The sum of this lane and the lanes before it. */
 static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
@@ -143,22 +175,36 @@ static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
   return v;
 }
 
-/* The sum of v over the cluster, or its largest; every thread gets it. */
-static __device__ uint64_t meet_cluster(const sample_work &w, uint64_t v, bool largest) {
+static __device__ __forceinline__ sum_and_most join(sum_and_most a, sum_and_most b) {
+  return {a.sum + b.sum, a.most > b.most ? a.most : b.most};
+}
+
+static __device__ __forceinline__ sum_and_most join_lanes(sum_and_most v, int n) {
+  for (int step = n / 2; step > 0; step /= 2)
+    v = join(v, {__shfl_xor_sync(0xFFFFFFFFu, v.sum, step), __shfl_xor_sync(0xFFFFFFFFu, v.most, step)});
+  return v;
+}
+
+/* Over the cluster; every thread gets both. */
+__device__ __noinline__ sum_and_most sample_meet_cluster(sample_shared *s, sum_and_most v) {
   row_blocks cluster = row_blocks_here();
-  for (int step = 16; step > 0; step /= 2) v = join_lanes(v, __shfl_xor_sync(0xFFFFFFFFu, v, step), largest);
-  if (threadIdx.x % 32 == 0) w.s->warp[threadIdx.x / 32] = v;
+  uint32_t lane = threadIdx.x % 32;
+  v = join_lanes(v, 32);
+  if (lane == 0) s->warp_both[threadIdx.x / 32] = v;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    uint64_t all = w.s->warp[0];
-    for (uint32_t i = 1; i < WARPS; i++) all = join_lanes(all, w.s->warp[i], largest);
-    w.s->mine = all;
+  if (threadIdx.x < 32) {
+    v = join_lanes(s->warp_both[lane % WARPS], WARPS);
+    if (lane == 0) s->mine = v;
   }
   cluster.sync();
-  uint64_t all = 0;
-  for (uint32_t b = 0; b < BLOCKS; b++) all = join_lanes(all, *cluster.map_shared_rank(&w.s->mine, b), largest);
+  sum_and_most all = {0, 0};
+  for (uint32_t b = 0; b < BLOCKS; b++) all = join(all, *cluster.map_shared_rank(&s->mine, b));
   cluster.sync();
   return all;
+}
+
+static __device__ __forceinline__ uint64_t sum_cluster(const sample_work &w, uint64_t v) {
+  return sample_meet_cluster(w.s, {v, 0}).sum;
 }
 
 /* The first of the spans of the cluster whose running sum reaches wanted(total); none: at is SPANS. */
@@ -253,7 +299,7 @@ static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n
   if (WEIGHTS) {
     n = 0;
     for (uint32_t i = threadIdx.x; i < STEPS && i <= c.at; i += THREADS) n += w.s->n[i];
-    n = meet_cluster(w, n, false);
+    n = sum_cluster(w, n);
   }
   *n_near = c.at == SPANS ? UINT64_MAX : n;
   return c;
@@ -284,7 +330,7 @@ static __device__ void gather_sorted(const sample_work &w, uint32_t n_near, F be
   __syncthreads();
 }
 
-static __device__ void gather_near(const sample_work &w, uint32_t step, uint64_t n_near) {
+__device__ __noinline__ void sample_gather_near(sample_work w, uint32_t step, uint64_t n_near) {
   gather_sorted(w, (uint32_t)n_near, [&](float value, uint32_t) { return step_of(__fadd_rn(value, -w.most)) <= step; });
 }
 
@@ -302,8 +348,8 @@ static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *
     least = min(least, key);
     most = max(most, key);
   });
-  *high = (uint32_t)meet_cluster(w, most, true);
-  *low = ~(uint32_t)meet_cluster(w, ~least, true);
+  *high = (uint32_t)sample_meet_cluster(w.s, {0, most}).most;
+  *low = ~(uint32_t)sample_meet_cluster(w.s, {0, ~least}).most;
 }
 
 /* Finds the largest value such that it and all values above it add up to at least `wanted`, in tokens or in weights. c:
@@ -374,20 +420,21 @@ static __device__ sample_cut keep_first(const sample_work &w, uint32_t key, uint
   return cut;
 }
 
-static __device__ sample_cut keep_count(const sample_work &w, const crossing &c, uint64_t n, uint64_t n_all) {
+__device__ __noinline__ sample_cut sample_keep_count(sample_work w, const crossing &c, uint64_t n, uint64_t n_all) {
   selected s = select_key<false>(w, c, n, n_all);
   return keep_first(w, s.key, n - s.above, s.at);
 }
 
 /* top_p: of what a cut leaves, the best tokens whose weights reach that share of the total. */
-static __device__ sample_cut keep_share(const sample_work &w, const sample_cut &cut, float top_p, uint64_t n_all) {
+__device__ __noinline__ sample_cut sample_keep_share(sample_work w, const sample_cut &cut, float top_p,
+                                                     uint64_t n_all) {
   uint64_t total = 0, n_near;
   clear_steps(w);
   each_value(w, [&](uint32_t v, float value) {
     if (key_of(value) != 0) note_value<true>(w, value);
     if (is_kept(w, cut, value, v)) total += weight_of(w, value);
   });
-  uint64_t wanted = weft_sample_wanted(top_p, meet_cluster(w, total, false));
+  uint64_t wanted = weft_sample_wanted(top_p, sum_cluster(w, total));
   crossing c = find_step<true>(
       w, [&](uint64_t) { return wanted; }, &n_near);
   selected s = select_key<true>(w, c, wanted, n_all);
@@ -404,8 +451,8 @@ typedef struct sample_kernel_args {
 
 /* Adds biases; each block does so for its own tokens. Where a token has several, the thread of the first one adds them
  * all, in their order. */
-static __device__ void add_biases(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
-                                  float *logits) {
+__device__ __noinline__ void sample_add_biases(sample_work w, const weft_sample_args &a, const weft_sample_row &row,
+                                               float *logits) {
   const weft_logit_bias *bias = a.bias + row.bias_at;
   for (uint32_t i = threadIdx.x; i < row.n_bias; i += THREADS) {
     int32_t token = bias[i].token;
@@ -421,8 +468,8 @@ static __device__ void add_biases(const sample_work &w, const weft_sample_args &
 }
 
 /* Notes of every token whether the history has it (SEEN), and how often the answer has it. */
-static __device__ void count_history(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
-                                     uint32_t *counts) {
+__device__ __noinline__ void sample_count_history(sample_work w, const weft_sample_args &a, const weft_sample_row &row,
+                                                  uint32_t *counts) {
   row_blocks cluster = row_blocks_here();
   uint32_t n = row.n_history + (row.pending != 0 ? 1 : 0);
   each_value(w, [&](uint32_t v, float) { counts[v] = 0; });
@@ -442,8 +489,8 @@ static __device__ uint64_t prepare_logits(const sample_work &w, const weft_sampl
                                           float *logits, uint32_t *counts, uint64_t *n) {
   bool counted = row.n_history > 0 || row.pending != 0;
   uint64_t best = 0, n_finite = 0;
-  add_biases(w, a, row, logits);
-  if (counted) count_history(w, a, row, counts);
+  sample_add_biases(w, a, row, logits);
+  if (counted) sample_count_history(w, a, row, counts);
   each_value(w, [&](uint32_t v, float logit) {
     uint32_t count = counted ? __ldcg(&counts[v]) : 0;
     if (count != 0) logits[v] = logit = weft_sample_penalised(logit, &row, count & ~(uint32_t)SEEN);
@@ -453,8 +500,9 @@ static __device__ uint64_t prepare_logits(const sample_work &w, const weft_sampl
     key = key << 32 | (uint32_t)~v;
     best = best > key ? best : key;
   });
-  *n = meet_cluster(w, n_finite, false);
-  return meet_cluster(w, best, true);
+  sum_and_most all = sample_meet_cluster(w.s, {n_finite, best});
+  *n = all.sum;
+  return all.most;
 }
 
 static __device__ void put_top(weft_sample_result *out, uint32_t i, uint64_t entry) {
@@ -462,7 +510,8 @@ static __device__ void put_top(weft_sample_result *out, uint32_t i, uint64_t ent
   out->top[i].logit = value_of((uint32_t)(entry >> 32));
 }
 
-static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint64_t n_all, weft_sample_result *out) {
+__device__ __noinline__ void sample_take_logprobs(sample_work w, uint32_t n_top, uint64_t n_all,
+                                                  weft_sample_result *out) {
   uint64_t total = 0, n_near;
   if (n_top > n_all) n_top = (uint32_t)n_all;
   clear_steps(w);
@@ -471,15 +520,15 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
     total += weight_of(w, value);
     if (n_top > 0) note_value<false>(w, value);
   });
-  total = meet_cluster(w, total, false);
+  total = sum_cluster(w, total);
   if (w.rank == 0 && threadIdx.x == 0) out->total = total, out->n_top = n_top;
   if (n_top == 0) return;
   crossing c = find_step<false>(
       w, [&](uint64_t) { return (uint64_t)n_top; }, &n_near);
   if (n_near <= NEAR_MAX) {
-    gather_near(w, c.at, n_near);
+    sample_gather_near(w, c.at, n_near);
   } else { /* too many tokens lie in one step: the cut is found first, then what it leaves is gathered */
-    sample_cut cut = keep_count(w, c, n_top, n_all);
+    sample_cut cut = sample_keep_count(w, c, n_top, n_all);
     gather_sorted(w, n_top, [&](float value, uint32_t v) { return is_kept(w, cut, value, v); });
   }
   if (w.rank == 0 && threadIdx.x < n_top) put_top(out, threadIdx.x, w.s->sorted[threadIdx.x]);
@@ -488,8 +537,8 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
 
 /* Cuts what was gathered, and draws from it, in the first block alone. has_total: top_p is a share of the given
  * total. */
-static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row &row, uint32_t n, bool has_total,
-                                     uint64_t total) {
+__device__ __noinline__ uint32_t sample_draw_near(sample_work w, const weft_sample_row &row, uint32_t n, bool has_total,
+                                                  uint64_t total) {
   uint64_t *weight = w.s->near_by;
   uint32_t lane = threadIdx.x % 32;
   for (uint32_t i = threadIdx.x; i < n; i += THREADS)
@@ -537,17 +586,18 @@ static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row
 static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row, float *values, uint64_t n_all) {
   uint64_t n = 0, n_near = UINT64_MAX;
   bool by_count = row.top_k > 0 && row.top_k < n_all, by_weight = !by_count && row.top_p < 1.0f;
-  w.most = __fdiv_rn(w.most, row.temperature);
+  float temperature = row.temperature;
+  w.most = __fdiv_rn(w.most, temperature);
   clear_steps(w);
   each_value(w, [&](uint32_t v, float logit) {
-    float value = __fdiv_rn(logit, row.temperature);
+    float value = __fdiv_rn(logit, temperature);
     values[v] = value;
     if (!isfinite(value)) return;
     n += 1;
     if (by_count) note_value<false>(w, value);
     if (by_weight) note_value<true>(w, value);
   });
-  n = meet_cluster(w, n, false);
+  n = sum_cluster(w, n);
   w.values = values;
   sample_cut cut = {1, UINT32_MAX, -INFINITY};
   crossing c = {SPANS, 0, 0, 0};
@@ -558,12 +608,12 @@ static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row,
     c = find_step<true>(
         w, [&](uint64_t total) { return weft_sample_wanted(row.top_p, total); }, &n_near);
   if (n_near <= NEAR_MAX) {
-    gather_near(w, c.at, n_near);
+    sample_gather_near(w, c.at, n_near);
     if (w.rank != 0) return 0;
-    return draw_near(w, row, by_count ? row.top_k : (uint32_t)n_near, by_weight, c.total);
+    return sample_draw_near(w, row, by_count ? row.top_k : (uint32_t)n_near, by_weight, c.total);
   }
-  if (by_count && row.top_k < n) cut = keep_count(w, c, row.top_k, n);
-  if (row.top_p < 1.0f) cut = keep_share(w, cut, row.top_p, n);
+  if (by_count && row.top_k < n) cut = sample_keep_count(w, c, row.top_k, n);
+  if (row.top_p < 1.0f) cut = sample_keep_share(w, cut, row.top_p, n);
   cut.min_log = row.min_log;
   auto weight = [&](uint32_t v, float value) { return is_kept(w, cut, value, v) ? weight_of(w, value) : (uint64_t)0; };
   return token_at(w, weight, [&](uint64_t total) { return weft_sample_threshold(row.u, total) + 1; });
@@ -589,7 +639,7 @@ static __global__ void ROW_BLOCKS_DIMS __launch_bounds__(THREADS, 2)
   if (!bad) {
     token = ~(uint32_t)best;
     w.most = value_of((uint32_t)(best >> 32));
-    if (row.logprobs != 0) take_logprobs(w, row.n_top, n, out);
+    if (row.logprobs != 0) sample_take_logprobs(w, row.n_top, n, out);
     if (row.temperature != 0.0f && isfinite(__fdiv_rn(w.most, row.temperature)))
       token = draw_token(w, row, (float *)counts, n);
   }
