@@ -21,7 +21,7 @@
  *             ..], i < 4, h < 2; where the last 128 inputs are 64: 16 c + 8 i + 4 h .., i < 2. The rest of the last
  *             256 inputs are zeros, whatever the weights' codes beside them are
  *   scales    [span][tile of 8 rows][8] f32
- * and for GEMV
+ * and for GEMV of up to 16 rows
  *   numbers   [row][256 inputs of each span]
  *   scales    from the same offset on: [row][span] f32
  * one after the other in memory of gemm_rows_bytes. */
@@ -57,9 +57,11 @@ weft_status w8a8_gemm_setup(cuda_device *d);
 /* The GEMV kernels: dense ones (w8a8_gemv.cu), and gate and up and the down projection of experts
  * (moe/w8a8_gate_up_gemv.cu, moe/w8a8_down_gemv.cu), which stand beside gemv and those of experts_gemv.h. What takes or
  * fits says whether so many rows of n_in inputs have room in a block's shared memory. shared: rows of a shared MLP lie
- * beside the others. w8a8_gemv_takes_raw: whether so few rows come raw (gemm_raw_rows). */
+ * beside the others. w8a8_gemv_takes_raw: whether so few rows come raw (gemm_raw_rows). w8a8_gemv_takes_tiled:
+ * whether w8a8_gemv takes a product of rows that are tiled for GEMM. */
 bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated);
 bool w8a8_gemv_takes_raw(uint32_t n_rows, uint32_t n_in);
+bool w8a8_gemv_takes_tiled(const gemm_args *args);
 weft_status w8a8_gemv(cuda_device *d, const gemm_args *args);
 bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool shared);
 weft_status w8a8_gemv_gate_up(cuda_device *d, const gemm_args *args);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Split-K GEMV in W8A8 (w8a8.h) for up to 16 rows. A warp takes 16 outputs and one split of the spans, and leaves the
+/* Split-K GEMV in W8A8 (w8a8.h) for up to 32 rows. A warp takes 16 outputs and one split of the spans, and leaves the
  * exact integer sum of each span in shared memory; the warps of a row tile then reduce the tile's spans in their order.
  * Weights, blocks, raw rows and gated products are as in gemv.cu. */
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
+
+enum { GEMV_TILES_MANY = 1024 /* row tiles from which a GEMM has blocks enough */ };
 
 /* The epilogue of a row tile, which its warps share: this is own_warp of n_warps. spans: the tile's sums, and behind
  * them those of the tile of up. scales(column): those of the row's spans. */
@@ -16,7 +18,7 @@ static __device__ __forceinline__ void reduce_spans(const gemm_args &a, dense_ti
   for (uint32_t i = 32 * own_warp + threadIdx.x % 32; i < 16 * COLUMNS; i += 32 * n_warps) {
     uint32_t column = i / 16, out = tile.tile * 16 + i % 16;
     if (column >= a.n_rows || out >= weight.n_out) continue;
-    const float *own = scales(column);
+    span_scales own = scales(column);
     float value = __fmul_rn(add_spans<COLUMNS>(spans, n_spans, column, i % 16, own), scale_of(weight, 0));
     if (GATED) {
       float up = add_spans<COLUMNS>(spans + n_spans * floats_of_span<COLUMNS>(), n_spans, column, i % 16, own);
@@ -62,16 +64,19 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
   if (RAW)
     quantise_rows(
         a, ONE ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, raw);
-  const float *prepared_scales =
-      (const float *)(const void *)((const uint8_t *)a.x + w8a8_scales_at(n_spans, a.x_tiles));
+  const uint8_t *x = (const uint8_t *)a.x;
+  const float *x_scales = (const float *)(const void *)(x + w8a8_scales_at(n_spans, a.x_tiles));
   auto scales = [&](uint32_t r) {
-    return RAW ? scales_of_row(raw + r * bytes_of_row(n_spans), n_spans) : prepared_scales + r * n_spans;
+    if (RAW) return span_scales{scales_of_row(raw + r * bytes_of_row(n_spans), n_spans), 1};
+    return comes_tiled(NT) ? span_scales{x_scales + r, a.x_tiles * 8} : span_scales{x_scales + r * n_spans, 1};
   };
   w8a8_rows<NT> rows;
 #pragma unroll
   for (int n = 0; n < NT; n++) {
-    uint32_t r = ONE ? 0 : min(8 * n + lane / 4, a.n_rows - 1);
-    rows.numbers[n] = RAW ? raw + r * bytes_of_row(n_spans) : (const uint8_t *)a.x + (uint64_t)r * n_spans * W8A8_SPAN;
+    uint32_t r = ONE ? 0 : min(8 * n + lane / 4, a.n_rows - 1), tile = min((uint32_t)n, (a.n_rows - 1) / 8);
+    rows.numbers[n] = RAW               ? raw + r * bytes_of_row(n_spans)
+                      : comes_tiled(NT) ? x + tile * 1024
+                                        : x + (uint64_t)r * n_spans * W8A8_SPAN;
   }
   for (uint32_t group = blockIdx.x; group < n_groups; group += gridDim.x) {
     if (group != blockIdx.x) tile = find_dense<GATED>(a, group, slot);
@@ -103,10 +108,19 @@ bool w8a8_gemv_takes_raw(uint32_t n_rows, uint32_t n_in) {
 }
 
 bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
-  uint32_t n_columns = n_rows == 1 ? 1 : n_rows <= 8 ? 8 : 16, n_raw = w8a8_gemv_takes_raw(n_rows, n_in) ? n_rows : 0;
-  return n_rows <= 16 && w8a8_takes(type) &&
+  uint32_t n_columns = n_rows == 1    ? 1
+                       : n_rows <= 8  ? 8
+                       : n_rows <= 16 ? 16
+                                      : 32,
+           n_raw = w8a8_gemv_takes_raw(n_rows, n_in) ? n_rows : 0;
+  return n_rows <= 32 && w8a8_takes(type) &&
          bytes_of(type, gated ? 2 : 1, GEMV_SPLITS_MAX, cuda_ceil(n_in, W8A8_SPAN), n_columns, n_raw) <=
              GEMV_SHARED_BYTES_MAX;
+}
+
+bool w8a8_gemv_takes_tiled(const gemm_args *a) {
+  return a->jobs == NULL && a->n_rows > 16 && gemv_tiles(*a) <= GEMV_TILES_MANY &&
+         w8a8_gemv_takes(a->type, a->n_rows, a->n_in, a->n_weights == 2 || a->gated);
 }
 
 /* How many row tiles a block takes at once, by the rule of slots_of in gemv.cu. */
@@ -151,11 +165,14 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *args) {
     weft_status status = launch_gemv<T, 1, ROWS_RAW_ONE>(d, NULL);
     if (status == WEFT_OK) status = launch_gemv<T, 1, ROWS_RAW>(d, NULL);
     if (status == WEFT_OK) status = launch_gemv<T, 1, ROWS_PREPARED>(d, NULL);
-    return status == WEFT_OK ? launch_gemv<T, 2, ROWS_PREPARED>(d, NULL) : status;
+    if (status == WEFT_OK) status = launch_gemv<T, 2, ROWS_PREPARED>(d, NULL);
+    return status == WEFT_OK ? launch_gemv<T, 4, ROWS_PREPARED>(d, NULL) : status;
   } else if (args->raw.x != NULL) {
     return args->n_rows == 1 ? launch_gemv<T, 1, ROWS_RAW_ONE>(d, args) : launch_gemv<T, 1, ROWS_RAW>(d, args);
   } else {
-    return args->n_rows <= 8 ? launch_gemv<T, 1, ROWS_PREPARED>(d, args) : launch_gemv<T, 2, ROWS_PREPARED>(d, args);
+    return args->n_rows <= 8    ? launch_gemv<T, 1, ROWS_PREPARED>(d, args)
+           : args->n_rows <= 16 ? launch_gemv<T, 2, ROWS_PREPARED>(d, args)
+                                : launch_gemv<T, 4, ROWS_PREPARED>(d, args);
   }
 }
 

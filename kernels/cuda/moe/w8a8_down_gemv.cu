@@ -94,7 +94,7 @@ static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t
   uint32_t out = first_tile * 16 + threadIdx.x;
   if (threadIdx.x >= 16 * DOWN_SHARED_TILES || out >= a.weight[0].n_out) return;
   float sum =
-      add_spans<1>(spans + threadIdx.x / 16 * n_spans * floats_of_span<1>(), n_spans, 0, threadIdx.x % 16, scales);
+      add_spans<1>(spans + threadIdx.x / 16 * n_spans * floats_of_span<1>(), n_spans, 0, threadIdx.x % 16, {scales, 1});
   a.weight[0].y[out] = __fmul_rn(sum, scale_of(a.weight[0], 0));
 }
 

@@ -43,7 +43,7 @@ struct gate_up_w8a8 {
   __device__ __forceinline__ float value(const gemm_args &a, const block &, const float *sums, uint32_t column,
                                          uint32_t row, uint32_t own, float scale) const {
     uint32_t n_spans = w8a8_spans_of(a);
-    const float *scales = scales_of_row(rows + row * bytes_of_row(n_spans), n_spans);
+    span_scales scales = {scales_of_row(rows + row * bytes_of_row(n_spans), n_spans), 1};
     return __fmul_rn(add_spans<COLUMNS>(sums, n_spans, ONE ? 0 : column, own, scales), scale);
   }
 };
