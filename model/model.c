@@ -25,6 +25,11 @@ const char *model_where(const weft_model *model, const model_part *part, char ou
 
 /* ---- open ---- */
 
+/* Who places the weights of a part, and frees them. */
+static weft_device *placer_of(const weft_model *model, uint32_t p) {
+  return model->limits.placer != NULL ? model->limits.placer : model->part[p].device;
+}
+
 static weft_status check_limits(const weft_model_limits *limits, weft_error *error) {
   if (limits->rows_max >= 1 && limits->rows_max <= ROWS_MAX && limits->canvas_rows_max <= limits->rows_max &&
       limits->segments_max >= 1 && limits->segments_max <= limits->rows_max) {
@@ -137,7 +142,7 @@ static weft_status load_weights(weft_model *model, weights_loader *loader) {
   weights_rewind(loader);
   status = model->arch->load(model, loader);
   for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
-    status = weft_device_sync(model->part[p].device); /* what was enqueued has been read by the card */
+    status = weft_device_sync(placer_of(model, p)); /* what was enqueued has been read by the card */
   }
   if (status == WEFT_OK) status = gguf_reader_check_unchanged(loader->reader, loader->error);
   return status;
@@ -191,36 +196,86 @@ static bool ends_direct(const weft_split *split) {
   return weft_shards_are_direct(&split->device[weft_split_last_place(split)], weft_split_shards(split));
 }
 
-weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_model **out) {
+/* What the keys of the file say, and which layers lie where. */
+static weft_status read_file(weft_model *model, const model_opening *opening) {
   const weft_gguf *gguf = opening->gguf;
   const weft_split *split = opening->split;
   weft_error *error = opening->error;
-  weft_status status;
-  weft_model *model = weft_alloc(1, sizeof *model);
-  if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
-  weights_loader loader = {.gguf = gguf,
-                           .model = model,
-                           .progress = opening->progress,
-                           .progress_self = opening->progress_self,
-                           .error = error};
-  model->limits = *opening->limits;
-  model->n_shards = weft_split_shards(split);
-  model->shard = shard;
-  bool direct = !weft_device_get_info(split->device[0])->host_memory; /* a host's next start reads from the cache */
-  status = gguf_reader_open(gguf, direct, &loader.reader, error);
-  if (status == WEFT_OK) status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
+  weft_status status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (status == WEFT_OK) status = weights_slice_heads(gguf, model, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
   if (status == WEFT_OK) status = take_parts(model, split, gguf, error);
-  if (status == WEFT_OK) model->has_head = shard == 0 || (model->hyper.diffusion && ends_direct(split));
-  if (status == WEFT_OK) status = take_memory(model, gguf, error);
+  if (status == WEFT_OK) model->has_head = model->shard == 0 || (model->hyper.diffusion && ends_direct(split));
+  return status == WEFT_OK ? take_memory(model, gguf, error) : status;
+}
+
+static weft_model *make_model(const model_opening *opening, uint32_t shard) {
+  const weft_split *split = opening->split;
+  weft_model *model = weft_alloc(1, sizeof *model);
+  if (model == NULL) {
+    (void)weft_fail(opening->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(opening->gguf));
+    return NULL;
+  }
+  model->limits = *opening->limits;
+  model->n_shards = weft_split_shards(split);
+  model->shard = shard;
+  return model;
+}
+
+weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_model **out) {
+  const weft_gguf *gguf = opening->gguf;
+  weft_error *error = opening->error;
+  weft_model *model = make_model(opening, shard);
+  if (model == NULL) return WEFT_E_NO_MEMORY;
+  weights_loader loader = {.gguf = gguf,
+                           .model = model,
+                           .progress = opening->progress,
+                           .progress_self = opening->progress_self,
+                           .error = error};
+  bool direct = !weft_device_get_info(opening->split->device[0])->host_memory; /* a host's next start reads the cache */
+  weft_status status = gguf_reader_open(gguf, direct, &loader.reader, error);
+  if (status == WEFT_OK) status = read_file(model, opening);
   if (status == WEFT_OK) status = take_arrays(model, gguf, error);
   if (status == WEFT_OK) status = load_weights(model, &loader);
   model->info.read_bytes = gguf_reader_bytes(loader.reader);
   weights_close(&loader);
   if (status == WEFT_OK) status = take_scratch(model, gguf, error);
+  if (status != WEFT_OK) {
+    weft_model_close(model);
+    return status;
+  }
+  *out = model;
+  return WEFT_OK;
+}
+
+/* The largest step's scratch, by what was judged. */
+static weft_status plan_scratch(weft_model *model) {
+  weft_status status = WEFT_OK;
+  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
+    status = layers_plan(model, &model->part[p]);
+    model->info.part[model_place_of(model, &model->part[p])].scratch_bytes = model->part[p].plan.n_bytes;
+    model->info.scratch_bytes += model->part[p].plan.n_bytes;
+  }
+  return status;
+}
+
+weft_status weft_model_plan(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
+                            weft_model **out, weft_error *error) {
+  const model_opening opening = {gguf, split, limits, NULL, NULL, error};
+  *out = NULL;
+  weft_status status = check_limits(limits, error);
+  if (status == WEFT_OK && split->n_devices != 1)
+    status = weft_fail(error, WEFT_E_UNSUPPORTED, "%s: only a model on one device is planned", weft_gguf_path(gguf));
+  weft_model *model = status == WEFT_OK ? make_model(&opening, 0) : NULL;
+  if (model == NULL) return status == WEFT_OK ? WEFT_E_NO_MEMORY : status;
+  weights_loader loader = {.gguf = gguf, .model = model, .error = error, .planning = true};
+  status = read_file(model, &opening);
+  if (status == WEFT_OK) status = judge_weights(model, &loader);
+  weights_close(&loader);
+  if (status == WEFT_OK && plan_scratch(model) != WEFT_OK)
+    status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: its activations cannot be planned", weft_gguf_path(gguf));
   if (status != WEFT_OK) {
     weft_model_close(model);
     return status;
@@ -261,9 +316,10 @@ weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error) {
   return status;
 }
 
-static void close_part(model_part *part) {
-  for (uint32_t i = 0; i < part->n_owned; i++) weft_device_free(part->device, part->owned[i]);
-  for (uint32_t i = 0; i < part->n_weights; i++) weft_device_weight_free(part->device, &part->weights[i]);
+static void close_part(weft_model *model, uint32_t p) {
+  model_part *part = &model->part[p];
+  for (uint32_t i = 0; i < part->n_owned; i++) weft_device_free(placer_of(model, p), part->owned[i]);
+  for (uint32_t i = 0; i < part->n_weights; i++) weft_device_weight_free(placer_of(model, p), &part->weights[i]);
   if (part->scratch_base != NULL) weft_device_free(part->device, part->scratch_base);
   step_arrays_close(&part->arrays);
   weft_free(part->owned);
@@ -276,7 +332,7 @@ static void close_part(model_part *part) {
 void weft_model_close(weft_model *model) {
   if (model == NULL) return;
   model_shards_close(model);
-  for (uint32_t p = 0; p < model->n_parts; p++) close_part(&model->part[p]);
+  for (uint32_t p = 0; p < model->n_parts; p++) close_part(model, p);
   weft_free(model->layers);
   weft_free(model);
 }

@@ -31,6 +31,9 @@ typedef struct weft_model_limits {
   bool kv_8bit;            /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
   bool unused_tensors;     /* open a file although some tensors of its layers are not used: answers may be wrong */
   const weft_shelf *shelf; /* where matrices are noted or found, of a model on one device; NULL: neither */
+  /* Who places the weights of a model on one device: another opening of that device, which has an order of its own, so
+   * that steps of other models go on there meanwhile; it outlives the model. NULL: the device itself. */
+  weft_device *placer;
 } weft_model_limits;
 
 /* What lies on one device: layers, or a shard of them. */
@@ -63,6 +66,10 @@ typedef struct weft_model_info {
 typedef void (*weft_model_progress)(void *self, uint64_t done, uint64_t total);
 weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
                             weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error);
+/* The same of a model on one device, without its weights: weft_model_get_info gives what it would of the model that
+ * opens, its bytes among it; no weight is read and no memory of the device taken. It computes nothing. */
+weft_status weft_model_plan(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
+                            weft_model **out, weft_error *error);
 /* The status that weft_model_open would give on a device that has all types and enough memory; no weight is read. */
 weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error);
 void weft_model_close(weft_model *model);

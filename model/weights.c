@@ -143,6 +143,12 @@ static weft_status check_supported(const weights_loader *loader, const weft_gguf
                    weft_device_get_info(device)->backend);
 }
 
+/* Who places what lies on the part's device. */
+static weft_device *placer_of(const weights_loader *loader) {
+  weft_device *placer = loader->model->limits.placer;
+  return placer != NULL ? placer : loader->part->device;
+}
+
 static void count_bytes(weights_loader *loader, uint64_t n_bytes) {
   weft_model_info *info = &loader->model->info;
   info->weight_bytes += n_bytes;
@@ -154,6 +160,10 @@ static const char *tell_room(const weights_loader *loader, weft_status status, c
   char room[WEFT_SPLIT_ROOM_MAX];
   out[0] = 0;
   if (status != WEFT_E_NO_MEMORY) return out;
+  if (loader->model->limits.placer != NULL) {
+    (void)snprintf(out, WEFT_SPLIT_ROOM_MAX + 100, "; raise --models-mib, or take fewer bits");
+    return out;
+  }
   (void)snprintf(out, WEFT_SPLIT_ROOM_MAX + 100,
                  " (%s for weights); raise --device-mib, share layers out (--split-ratio) or take fewer bits",
                  weft_split_tell_room(&loader->model->split, loader->needed, loader->left, room));
@@ -164,7 +174,7 @@ static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *
                                 const weft_weight_source *source, unsigned uses, weft_weight *weight) {
   weft_error inner = {{0}};
   model_part *part = loader->part;
-  weft_status status = weft_device_weight_read(part->device, weight, source, uses, &inner);
+  weft_status status = weft_device_weight_read(placer_of(loader), weight, source, uses, &inner);
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
@@ -233,6 +243,20 @@ static weft_status put_matrix(weights_loader *loader, const weft_gguf_tensor *te
   return status == WEFT_OK ? WEFT_OK : fail_no_memory(loader, tensor);
 }
 
+/* A plan has the bytes and the layout that the device will make of the matrix. */
+static weft_status plan_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, unsigned uses,
+                               weft_weight *out) {
+  weft_error inner = {{0}};
+  weft_status status = check_supported(loader, tensor);
+  if (status != WEFT_OK || !loader->planning) return status;
+  status = weft_share_expect(loader->part->device, out, uses, &inner);
+  out->data = tensor->data; /* that there is one */
+  if (status == WEFT_OK) count_bytes(loader, out->n_bytes);
+  return status == WEFT_OK ? status
+                           : weft_fail(loader->error, status, "%s: tensor '%s': %.300s", weft_gguf_path(loader->gguf),
+                                       tensor->name, inner.text);
+}
+
 /* bytes NULL: those of the file. */
 static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, const uint8_t *bytes,
                                 unsigned uses, weft_weight *out) {
@@ -253,7 +277,7 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
     loader->n_bytes_held += n_bytes;
     if (!may_stream) loader->needed[model_place_of(loader->model, loader->part)] += n_bytes;
     out->data = tensor->data;
-    return check_supported(loader, tensor);
+    return plan_matrix(loader, tensor, uses, out);
   }
   if (finds_on_shelf(loader)) return find_matrix(loader, tensor, uses, out);
   weft_status status = WEFT_OK;
@@ -285,11 +309,13 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
   *out = &judged;
   if (loader->judging) {
     loader->needed[model_place_of(loader->model, part)] += n * sizeof *values;
+    if (loader->planning) count_bytes(loader, n * sizeof *values);
     return WEFT_OK;
   }
   WEFT_CHECK(part->n_owned < part->owned_max);
   void *memory = NULL;
-  weft_status status = weft_device_alloc(part->device, n * sizeof *values, &memory);
+  weft_device *placer = placer_of(loader);
+  weft_status status = weft_device_alloc(placer, n * sizeof *values, &memory);
   if (status != WEFT_OK) {
     char where[48], room[WEFT_SPLIT_ROOM_MAX + 100];
     return weft_fail(loader->error, status, "%s: there is no room for the weights%s%s", weft_gguf_path(loader->gguf),
@@ -298,7 +324,7 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
   part->owned[part->n_owned++] = memory;
   count_bytes(loader, n * sizeof *values);
   *out = memory;
-  status = weft_device_upload(part->device, memory, values, n * sizeof *values);
+  status = weft_device_upload(placer, memory, values, n * sizeof *values);
   return status == WEFT_OK
              ? WEFT_OK
              : weft_fail(loader->error, status, "%s: the device refused an upload", weft_gguf_path(loader->gguf));

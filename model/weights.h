@@ -101,6 +101,7 @@ typedef struct weights_loader {
   weft_model *model;
   model_part *part; /* where tensors are placed now */
   bool judging;     /* names, shapes and types are checked and nothing is placed; the device may be NULL */
+  bool planning;    /* judging, and the bytes that would be placed are counted in the model's info */
   uint8_t *buffer;  /* the bytes of one tensor, where the device does not read files itself; freed by weights_close */
   uint64_t n_buffer;
   uint64_t n_bytes_held; /* bytes that the judged matrices will take on the device, and those of later shards */

@@ -30,6 +30,10 @@ typedef struct weft_device_runner_config {
   uint64_t logits_bytes_max; /* most bytes of logits at once, but one row at least; 0: 64 MiB, or 128 of a card's */
 } weft_device_runner_config;
 
+/* What the runner will say of itself; the model may be one that was only planned (weft_model_plan). */
+void weft_device_runner_describe(const weft_device_runner_config *config, weft_runner_info *info);
+/* How much memory it will take; the model may be one that was only planned. */
+weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes);
 /* *n_bytes (may be NULL): how much memory the runner takes. */
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error);

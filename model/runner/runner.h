@@ -42,6 +42,13 @@ typedef struct weft_runner_info {
 
 typedef struct weft_runner weft_runner;
 
+/* Whether a runner may be used now, of a model that comes and goes (guest_runner.h). */
+typedef enum weft_runner_stay {
+  WEFT_STAY_HERE = 0, /* all calls may be made */
+  WEFT_STAY_LEAVING,  /* requests that run go on, and none starts */
+  WEFT_STAY_AWAY      /* no call may be made but info, stay and copies_ended; what slots and places kept is lost */
+} weft_runner_stay;
+
 /* The methods of a runner. The device runner and the doubles of the tests each fill one such table. */
 typedef struct weft_runner_ops {
   const weft_runner_info *(*info)(const weft_runner *runner);
@@ -63,6 +70,10 @@ typedef struct weft_runner_ops {
    * knows; nothing of the slot is in flight. NULL: nobody looks, and rows behind a draft that is not allowed are
    * void. */
   uint32_t (*allowed)(weft_runner *runner, uint32_t slot, const int32_t *draft, uint32_t n);
+  /* Of a model that comes and goes, asked between two steps: used says whether any slot is open or a batch is not
+   * collected, and what is used is never away; n_waiting is how many requests wait for the model. *refused: a line with
+   * which these end, valid until the next call, or NULL. NULL: the runner is always here. */
+  weft_runner_stay (*stay)(weft_runner *runner, bool used, uint32_t n_waiting, const char **refused);
   void (*close)(weft_runner *runner);
 } weft_runner_ops;
 

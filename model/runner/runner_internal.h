@@ -59,8 +59,8 @@ typedef struct runner_slot {
 
 /* Whether the slot's rows are plain: statistics are all that sampling needs of them, no logits and no mask. */
 static inline bool runner_is_plain(const runner_slot *s) {
-  return s->params.grammar == NULL && s->params.rules == NULL && !s->params.logprobs &&
-         weft_sampling_is_plain(s->params.sampling);
+  const weft_slot_params *p = &s->params;
+  return p->grammar == NULL && p->rules == NULL && !p->logprobs && weft_sampling_is_plain(p->sampling);
 }
 
 /* The state of a canvas that is kept outside its slot; canvas and soft are those of runner_slot. */
@@ -136,8 +136,8 @@ typedef struct device_runner {
   weft_batch_bounds bounds; /* of every batch that is submitted */
   uint32_t n_hidden, canvas_length, logit_rows_max;
   uint32_t stats_max, output_max; /* rows of one step with statistics or a token; the same with scored rows */
-  bool broken;
-  bool in_place; /* the device has done the work of a call when the call returns */
+  bool broken, counts;            /* counts: it is opened to count n_bytes alone */
+  bool in_place;                  /* the device has done the work of a call when the call returns */
   bool graphs;
   runner_slot *slots;
   runner_save *saves;                       /* [n_saves] */

@@ -55,14 +55,16 @@ void runner_close(weft_runner *base) {
 /* Host memory; counts bytes, remembers a refusal. */
 static void *take_host(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
   if (*status != WEFT_OK) return NULL;
+  r->n_bytes += n * size;
+  if (r->counts) return NULL;
   void *memory = weft_alloc(n, size);
   if (memory == NULL) *status = WEFT_E_NO_MEMORY;
-  r->n_bytes += n * size;
   return memory;
 }
 
 static void *take_memory_of(device_runner *r, weft_device *home, uint64_t n, uint64_t size, weft_status *status) {
   r->n_bytes += n * size;
+  if (r->counts) return NULL;
   return runner_memory_take(&r->memory, home, n * size, status);
 }
 
@@ -75,8 +77,9 @@ static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_statu
 static void *take_pinned(device_runner *r, uint64_t n_bytes, weft_status *status) {
   void *memory = NULL;
   if (*status != WEFT_OK) return NULL;
-  *status = weft_device_alloc_host(r->last, n_bytes, &memory);
   r->n_bytes += n_bytes;
+  if (r->counts) return NULL;
+  *status = weft_device_alloc_host(r->last, n_bytes, &memory);
   return memory;
 }
 
@@ -84,8 +87,9 @@ static weft_status open_slots(device_runner *r) {
   weft_status status = WEFT_OK;
   uint64_t c = r->canvas_length;
   r->slots = take_host(r, r->config.n_slots, sizeof *r->slots, &status);
+  runner_slot counted = {0};
   for (uint32_t i = 0; i < r->config.n_slots && status == WEFT_OK; i++) {
-    runner_slot *s = &r->slots[i];
+    runner_slot *s = r->counts ? &counted : &r->slots[i];
     s->history = take_host(r, r->config.seq_tokens_max, sizeof *s->history, &status);
     if (c == 0) continue;
     s->canvas = take_host(r, c, sizeof *s->canvas, &status);
@@ -166,7 +170,7 @@ static weft_status open_allowed(device_runner *r) {
   if (r->config.n_suppressed == 0) return WEFT_OK;
   weft_status status = WEFT_OK;
   r->allowed = take_device(r, r->mask_words, sizeof *r->allowed, &status);
-  return status == WEFT_OK ? runner_upload_allowed(r, r->last, r->allowed) : status;
+  return status == WEFT_OK && !r->counts ? runner_upload_allowed(r, r->last, r->allowed) : status;
 }
 
 /* What the first device has of the cells: with one device, the cells. */
@@ -206,8 +210,9 @@ static weft_status open_device(device_runner *r) {
   }
   if (status == WEFT_OK) status = open_mirror(r);
   if (status != WEFT_OK) return status;
+  float some = 0.0f, *soft = r->counts && r->canvas_length > 0 ? &some : r->d_soft; /* that there are any is asked */
   weft_head_stats_args stats = {
-      .weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = r->d_soft, .soft_stride = r->n_hidden};
+      .weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = soft, .soft_stride = r->n_hidden};
   weft_head_rows_args rows = {
       .weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden, .logits_stride = r->info.n_vocab};
   weft_sample_args sample = {.n_rows = r->logit_rows_max, .n_vocab = r->info.n_vocab};
@@ -227,10 +232,10 @@ static weft_status open_device(device_runner *r) {
   return status;
 }
 
-static void fill_info(device_runner *r) {
-  const weft_model_info *model = weft_model_get_info(r->config.model);
-  weft_runner_info *info = &r->info;
-  (void)snprintf(info->name, sizeof info->name, "%s", r->config.name);
+void weft_device_runner_describe(const weft_device_runner_config *config, weft_runner_info *info) {
+  const weft_model_info *model = weft_model_get_info(config->model);
+  *info = (weft_runner_info){0};
+  (void)snprintf(info->name, sizeof info->name, "%s", config->name);
   (void)snprintf(info->arch, sizeof info->arch, "%s", model->arch);
   info->fingerprint_low = model->fingerprint_low;
   info->fingerprint_high = model->fingerprint_high;
@@ -238,35 +243,37 @@ static void fill_info(device_runner *r) {
   info->context_length = model->context_length;
   info->canvas_length = model->canvas_length;
   info->autoregressive = true;
-  info->n_slots = r->config.n_slots;
-  info->n_saves = model->canvas_length > 0 ? r->config.n_saves : 0;
-  info->rows_max = r->config.limits.rows_max;
+  info->holds_canvases = model->canvas_length > 0;
+  info->n_slots = config->n_slots;
+  info->n_saves = model->canvas_length > 0 ? config->n_saves : 0;
+  info->rows_max = config->limits.rows_max;
   info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
-  info->draft_rows_max = r->config.draft_rows_max;
-  info->n_stages = weft_split_stages(r->split);
+  info->draft_rows_max = config->draft_rows_max;
+  info->n_stages = weft_split_stages(weft_model_get_split(config->model));
   info->depth = info->n_stages + 1; /* every stage has a step, and the host plans one */
-  info->page_bytes = r->config.layout->page_bytes;
+  info->page_bytes = config->layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
   info->n_experts = model->n_experts;
   info->n_experts_used = model->n_experts_used;
   info->entropy_bound = model->entropy_bound;
-  info->n_groups = r->config.layout->n_groups;
-  memcpy(info->group, r->config.layout->group, sizeof info->group);
+  info->n_groups = config->layout->n_groups;
+  memcpy(info->group, config->layout->group, sizeof info->group);
+}
+
+static void fill_info(device_runner *r) {
+  const weft_model_info *model = weft_model_get_info(r->config.model);
+  weft_device_runner_describe(&r->config, &r->info);
   r->n_hidden = model->n_hidden;
   r->canvas_length = model->canvas_length;
   r->bounds = model_bounds(r->config.model, r->config.layout, r->config.n_slots);
-  r->bounds.scored_rows_max = info->scored_rows_max;
-  r->bounds.draft_rows_max = info->draft_rows_max;
+  r->bounds.scored_rows_max = r->info.scored_rows_max;
+  r->bounds.draft_rows_max = r->info.draft_rows_max;
 }
 
-weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
-                                    weft_error *error) {
-  *out = NULL;
-  if (!weft_kv_store_holds(config->store, config->layout))
-    return weft_fail(error, WEFT_E_INVALID, "%s needs pages of %llu bytes; the pool has %llu", config->name,
-                     (unsigned long long)config->layout->page_bytes, (unsigned long long)config->store->page_bytes);
+/* A runner without its memory; NULL: there is none. */
+static device_runner *make_runner(const weft_device_runner_config *config) {
   device_runner *r = weft_alloc(1, sizeof *r);
-  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the runner of %s", config->name);
+  if (r == NULL) return NULL;
   r->base.ops = &runner_ops;
   r->config = *config;
   r->split = weft_model_get_split(config->model);
@@ -276,7 +283,6 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
   r->graphs = weft_device_get_info(r->last)->graphs && model_shards_in_graphs(config->model);
-  r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max;
   if (logits_bytes == 0) logits_bytes = (uint64_t)(r->in_place ? 64 : 128) << 20;
@@ -290,10 +296,35 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   r->output_max = r->stats_max + r->info.scored_rows_max;
   r->asked_words = runner_asked_words(r);
   r->mask_words = (r->info.n_vocab + 31) / 32;
+  return r;
+}
+
+static weft_status take_memory(device_runner *r) {
   weft_status status = open_slots(r);
   if (status == WEFT_OK) status = runner_open_saves(r);
   if (status == WEFT_OK) status = open_host(r);
-  if (status == WEFT_OK) status = open_device(r);
+  return status == WEFT_OK ? open_device(r) : status;
+}
+
+weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes) {
+  device_runner *r = make_runner(config);
+  if (r == NULL) return WEFT_E_NO_MEMORY;
+  r->counts = true;
+  weft_status status = take_memory(r);
+  *n_bytes = r->n_bytes;
+  runner_close(&r->base);
+  return status;
+}
+
+weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
+                                    weft_error *error) {
+  *out = NULL;
+  if (!weft_kv_store_holds(config->store, config->layout))
+    return weft_fail(error, WEFT_E_INVALID, "%s needs pages of %llu bytes; the pool has %llu", config->name,
+                     (unsigned long long)config->layout->page_bytes, (unsigned long long)config->store->page_bytes);
+  device_runner *r = make_runner(config);
+  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the runner of %s", config->name);
+  weft_status status = take_memory(r);
   if (status != WEFT_OK) {
     char room[WEFT_SPLIT_ROOM_MAX];
     (void)weft_split_tell_room(r->split, r->memory.asked, r->memory.left, room);
