@@ -47,6 +47,8 @@ static const char *check_running(const weft_engine *e, const weft_lane *lane, co
     n->n_running += 1;
     n->n_leaving += 1;
   }
+  if (lane->stay == WEFT_STAY_AWAY && n->n_running + lane->n_in_flight > 0)
+    return "a lane is used and its model is away";
   if (n->n_running != lane->n_running) return "requests in the lists of a lane are not those that it counts as running";
   return n->n_decode == lane->ready.n_decode ? NULL : "ready requests that decode are miscounted";
 }

@@ -15,7 +15,7 @@
  *                      its own lane if it lacks a slot there. While it goes before the starved (debt.h), the pages that
  *                      it needs (wait.need_pages) are set aside from running requests of tenants that owe them
  *                      (relief.h). Set when it is passed over [perform.c], cleared when it leaves its queue, for
- *                      whatever reason [waiting.c].
+ *                      whatever reason [waiting.c], or its model goes [guests.c].
  *   waits_for          what the waiter lacks; meaningless without a waiter. [perform.c]
  *   none_set_aside     no plan had rows, none is in flight and the waiter lacks pages, so plans are made once more and
  *                      nothing is set aside for the waiter in them. False between turns. [step.c]

@@ -82,6 +82,7 @@ static void save_canvas(weft_engine *e, weft_lane *lane, weft_request *r) {
   if (lane->runner->ops->slot_save(lane->runner, r->slot, save) != WEFT_OK) return;
   lane->n_free_saves -= 1;
   r->save = save;
+  r->saved_stay = lane->n_away;
   r->saved_step = r->next_step;
   e->stats.n_canvases_saved += 1;
 }
@@ -89,7 +90,7 @@ static void save_canvas(weft_engine *e, weft_lane *lane, weft_request *r) {
 static void drop_canvas(weft_engine *e, weft_request *r) {
   weft_lane *lane = &e->lane[r->lane];
   if (r->save == WEFT_SAVE_NONE) return;
-  lane->free_save[lane->n_free_saves++] = r->save;
+  if (r->saved_stay == lane->n_away) lane->free_save[lane->n_free_saves++] = r->save;
   r->save = WEFT_SAVE_NONE;
 }
 
@@ -98,7 +99,8 @@ static void resume_canvas(weft_engine *e, weft_request *r) {
   weft_runner *runner = e->lane[r->lane].runner;
   r->next_step = 0;
   if (r->save == WEFT_SAVE_NONE) return;
-  if (runner->ops->slot_restore(runner, r->slot, r->save) == WEFT_OK) {
+  bool is_there = r->saved_stay == e->lane[r->lane].n_away; /* else its model has been away meanwhile */
+  if (is_there && runner->ops->slot_restore(runner, r->slot, r->save) == WEFT_OK) {
     r->next_step = r->saved_step;
     e->stats.n_canvases_resumed += 1;
   }
@@ -341,6 +343,14 @@ void weft_lifecycle_evict(weft_engine *e, weft_request *r) {
   weft_lifecycle_finish(e, r, WEFT_FINISH_EVICTED, NULL);
 }
 
+void weft_lifecycle_refuse(weft_engine *e, weft_lane *lane, const char *reason) {
+  weft_request *r;
+  weft_waiting_end_file(e, lane->index);
+  while ((r = weft_tenants_any(&e->tenants, lane->index)) != NULL) {
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, reason);
+  }
+}
+
 /* ---- a broken lane --------------------------------------------------------------------------- */
 
 static void end_one(weft_engine *e, weft_request *r, const char *reason) {
@@ -377,8 +387,5 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   weft_request *r;
   while ((r = weft_ready_any(&lane->ready)) != NULL) end_one(e, r, lane->reason);
   /* With the last sequence of the lane its followers went back to their queues. */
-  weft_waiting_end_file(e, lane->index);
-  while ((r = weft_tenants_any(&e->tenants, lane->index)) != NULL) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
-  }
+  weft_lifecycle_refuse(e, lane, lane->reason);
 }

@@ -53,6 +53,8 @@ static inline void weft_lifecycle_landed(weft_engine *engine, weft_request *requ
   request->n_in_flight = left;
   if (request->state == WEFT_REQUEST_LEAVING && left == 0) weft_lifecycle_landed_last(engine, request);
 }
+/* Ends all requests that wait in a lane, with one line. */
+void weft_lifecycle_refuse(weft_engine *engine, weft_lane *lane, const char *reason);
 /* The device of the lane failed (status) during `where`. Every request of the lane, running or waiting, ends with one
  * line that says so; its sequences, slots and pins are given back, its plans in flight are dropped, and the lane takes
  * no more requests. Other lanes go on. */

@@ -135,7 +135,7 @@ struct weft_request {
   uint32_t next_block, next_step; /* the next denoise step to plan */
   /* While the request waits: the runner's place that has its canvas, or WEFT_SAVE_NONE; and the next step of that
    * canvas. */
-  uint32_t save, saved_step;
+  uint32_t save, saved_step, saved_stay;  /* saved_stay: n_away of its lane then */
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
   bool accepted;                          /* the engine thread took it out of the inbox */
   bool turned_away;                       /* it was evicted before that */

@@ -138,7 +138,7 @@ static void gather_contenders(weft_share *s) {
 }
 
 void weft_share_begin(weft_share *s, weft_planning *p, bool with_ready) {
-  *s = (weft_share){.p = p, .with_ready = with_ready, .admitting = true};
+  *s = (weft_share){.p = p, .with_ready = with_ready, .admitting = p->lane->stay == WEFT_STAY_HERE};
   weft_list_init(&s->served);
   weft_list_init(&s->skipped);
   gather_works(s);

@@ -7,7 +7,7 @@
  *   engine, thread, submit             open and close; the loop on a thread of its own; judging a request
  *   step                               the order of a turn: inbox, expiry, launch, land
  *   planner                            the one loop that makes a plan: which request is due, which rows it gets
- *   perform, apply                     carry out what was decided; take in what a step computed
+ *   perform, apply, guests             carry out what was decided; take in what a step computed, and who came or went
  *   share, light, runs, rows,          decide: whose turn it is, how long a step may be, how many drafts, which rows,
  *   admission, relief                  which request starts, where missing blocks come from
  *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
@@ -20,7 +20,8 @@
  * Law. A running request is in exactly one list of its lane: prefilling (tokens that the host knows have no rows yet),
  * ready (it decodes or denoises) or leaving (nothing more is planned for it). Its sequence and its slot are given back
  * only when nothing of it is in flight, so a page is never handed on while a submitted step may still read or write
- * it. weft_engine_check (check.h) recomputes this and the law of claims.h. */
+ * it. A lane whose model is away (guests.h) has no running request and nothing in flight. weft_engine_check (check.h)
+ * recomputes this and the law of claims.h. */
 #ifndef WEFT_SCHEDULER_STATE_H
 #define WEFT_SCHEDULER_STATE_H
 
@@ -65,6 +66,8 @@ typedef struct weft_lane {
   uint32_t restores_max;         /* pages that one step may bring back from host memory before it admits no more */
   uint32_t fit_tokens;           /* longest sequence that fits the pool alone, computed row by row */
   uint32_t fit_canvas;           /* longest one that fits with a whole canvas of rows in flight */
+  weft_runner_stay stay;         /* of a model that comes and goes, as its runner said at the beginning of the turn */
+  uint32_t n_away;               /* how often it went; what was saved before is lost */
   _Atomic bool broken;
   bool lost;           /* its device failed while a plan was made; the lane breaks after the plan is dropped */
   char reason[320];    /* why it is broken */
@@ -156,11 +159,16 @@ typedef struct weft_engine {
   bool has_thread; /* start and stop: the caller's thread */
 } weft_engine;
 
-/* One bit per lane that has any request. */
+/* Requests of a lane that run or may start: those that wait for a model that is not here may not. */
+static inline uint32_t weft_lane_n_requests(const weft_lane *lane) {
+  return lane->n_running + (lane->stay == WEFT_STAY_HERE ? lane->n_waiting : 0);
+}
+
+/* One bit per lane that has any such request. */
 static inline uint64_t weft_lanes_with_requests(const weft_engine *engine) {
   uint64_t bits = 0;
   for (uint32_t i = 0; i < engine->n_lanes; i++) {
-    if (engine->lane[i].n_running + engine->lane[i].n_waiting > 0) bits |= UINT64_C(1) << i;
+    if (weft_lane_n_requests(&engine->lane[i]) > 0) bits |= UINT64_C(1) << i;
   }
   return bits;
 }

@@ -7,6 +7,7 @@
 #include "scheduler/admission.h"
 #include "scheduler/apply.h"
 #include "scheduler/copies.h"
+#include "scheduler/guests.h"
 #include "scheduler/lifecycle.h"
 #include "scheduler/pins.h"
 #include "scheduler/planner.h"
@@ -90,7 +91,7 @@ static uint64_t lanes_with_work(weft_engine *e) {
   uint64_t bits = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
-    bool work = !lane->broken && lane->n_in_flight < lane->info->depth && lane->n_running + lane->n_waiting > 0;
+    bool work = !lane->broken && lane->n_in_flight < lane->info->depth && weft_lane_n_requests(lane) > 0;
     bits |= (uint64_t)(work && !waits_for_run(e, lane)) << i;
   }
   return bits;
@@ -129,7 +130,7 @@ static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
   double used_us[WEFT_MODELS_MAX];
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
-    bool idle = lane->n_running + lane->n_waiting == 0;
+    bool idle = weft_lane_n_requests(lane) == 0;
     if (idle && lane->used_us < e->turn_us) lane->used_us = e->turn_us;
     used_us[i] = lane->used_us;
   }
@@ -172,7 +173,7 @@ static bool launch_moves(weft_engine *e) {
   if (weft_pager_moves_waiting(e->pager) == 0) return false;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
-    if (lane->broken || lane->n_in_flight == lane->info->depth) continue;
+    if (lane->broken || lane->stay == WEFT_STAY_AWAY || lane->n_in_flight == lane->info->depth) continue;
     weft_step_plan *plan = weft_plan_in_flight(e, e->n_flight);
     e->n_plans += 1;
     weft_plan_begin(plan, e->stats.n_steps + 1, i);
@@ -335,6 +336,7 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
   uint64_t n_changes = e->n_changes;
   take_inbox(e);
   expire_deadlines(e);
+  weft_guests_hear(e);
   weft_copies_hear(e);
   weft_waiting_wake_from_file(e);
   weft_waiting_end_follows(e);
