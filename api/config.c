@@ -60,6 +60,10 @@ enum {
 /* In the order of --help: topics in the order of their first row. */
 static const weft_option product_rows[] = {
     {"model", 'm', FIRST, MODELS, LIST(models), "FILE", "GGUF file to load; may be repeated"},
+    {"models-dir", 0, FIRST, SERVE, TEXT(models_dir), "DIR",
+     "folder of GGUF files that are loaded when they are asked for, and leave when others need their room"},
+    {"load-tenants", 0, FIRST, SERVE, LIST(load_tenants), "TENANT",
+     "whose requests may have a model of --models-dir loaded; may be repeated [all]"},
     {"hf", 0, FIRST, MODELS, LIST(hub_models), "OWNER/NAME[:QUANT]",
      "model of a hub, fetched where it is not there yet; -hf is the same; may be repeated"},
     {"hub", 0, FIRST, MODELS | PULL, TEXT_OR(hub, "https://huggingface.co"), "URL",
@@ -158,6 +162,8 @@ static const weft_option product_rows[] = {
     {"no-self-conditioning", 0, DIFFUSION, ANSWERS, FLAG(entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
     {"kv-mib", 0, MEMORY, RUNTIME, U32(kv_mib, 0, 0, 1 << 24), "N", "MiB of the KV pool [0: planned from free memory]"},
+    {"models-mib", 0, MEMORY, SERVE, U32(models_mib, 0, 0, 1 << 24), "N",
+     "most MiB for models of --models-dir that are loaded at once [0: half of what is free]"},
     {"kv-8bit", 0, MEMORY, RUNTIME, LIST(kv_8bit), "MODEL",
      "keep this model's keys and values in 8 bits, or those of `all`; may be repeated"},
     {"host-mib", 0, MEMORY, RUNTIME, U32(host_mib, 0, 0, 1 << 24), "N",
@@ -738,6 +744,10 @@ void weft_config_free(weft_config *config) {
 weft_open_options weft_config_open(const weft_config *config) {
   return (weft_open_options){.models = config->models.item,
                              .n_models = config->models.n,
+                             .models_dir = config->models_dir,
+                             .models_bytes = (uint64_t)config->models_mib << 20,
+                             .load_tenants = config->load_tenants.item,
+                             .n_load_tenants = config->load_tenants.n,
                              .served_names = config->served_names.item,
                              .n_served_names = config->served_names.n,
                              .kv_8bit = config->kv_8bit.item,

@@ -314,6 +314,18 @@ weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *
   return status;
 }
 
+weft_status devices_open_placer(const weft_open_options *options, const weft_devices *devices, uint64_t bytes_max,
+                                weft_device **out, weft_error *error) {
+  const weft_device_info *info = weft_device_get_info(devices->device[0]);
+  weft_device_config config = config_of(options, devices, 1, info->index, bytes_max, false);
+  config.backend = info->backend;
+  config.n_threads = 1;                                         /* steps have the others */
+  if (info->has_eight_beside) config.products = info->products; /* as files or options chose */
+  weft_status status = weft_device_open(&config, out, error);
+  if (status == WEFT_OK) (void)weft_device_keep_integers(*out, info->integers);
+  return status;
+}
+
 void devices_close(weft_devices *devices) {
   for (uint32_t i = 0; i < devices->n; i++) weft_device_close(devices->device[i]);
   devices->n = 0;

@@ -52,6 +52,9 @@ weft_status devices_open(const weft_open_options *options, weft_gguf *const *ggu
 /* The same; shares: they own weights that other processes use (kernels/share.h). */
 weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n, bool shares,
                             weft_devices *devices, weft_error *error);
+/* Opens device 0 once more, to place weights there while it computes (weft_model_limits.placer): at most bytes_max. */
+weft_status devices_open_placer(const weft_open_options *options, const weft_devices *devices, uint64_t bytes_max,
+                                weft_device **out, weft_error *error);
 void devices_close(weft_devices *devices);
 /* How many times each model is there. */
 uint32_t devices_n_replicas(const weft_devices *devices);

@@ -86,6 +86,12 @@ weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_e
           "n-grams of requests that ask, or shadow[:K] to check them; with MODEL= before it, of one model",
           o->drafts[i], WEFT_DRAFTS_MAX);
   }
+  if (m->comes_and_goes && (m->draft_canvas || m->draft_file != NULL)) {
+    weft_free(m->draft_file); /* a model that comes and goes has no drafter beside it */
+    m->draft_file = NULL;
+    m->has_drafts = m->draft_canvas = false;
+    m->draft = (weft_draft){.kind = WEFT_DRAFT_OFF};
+  }
   if (!m->has_drafts || !o->no_deterministic) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "--draft: drafts change no answer only where a row does not depend on the rows beside it: leave out "

@@ -14,7 +14,9 @@
 #include "api/chat_template.h"
 #include "api/config.h"
 #include "api/drafts.h"
+#include "api/models_folder.h"
 #include "api/request_memory.h"
+#include "api/residents.h"
 #include "api/served_names.h"
 #include "api/step_rows.h"
 #include "api/weights_import.h"
@@ -53,11 +55,16 @@ static weft_model_limits limits_of(const weft_open_options *o) {
       .rows_max = o->rows, .canvas_rows_max = o->rows, .segments_max = n_segments < o->rows ? n_segments : o->rows};
 }
 
-/* Every replica reads the weights; from the second one on they lie in the system's page cache. */
-static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_error *error) {
+weft_model_limits weft_runtime_limits(const weft_runtime *rt, const weft_served_model *m) {
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
+  return limits;
+}
+
+/* Every replica reads the weights; from the second one on they lie in the system's page cache. */
+static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_error *error) {
+  weft_model_limits limits = weft_runtime_limits(rt, m);
   weft_status status = WEFT_OK;
   if (rt->weights != NULL)
     status = weights_import_shelf(rt->weights, m->gguf, m >= rt->model + rt->n_served, &limits.shelf, error);
@@ -65,19 +72,23 @@ static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_erro
     weft_model_copy *copy = &m->copy[r];
     status = devices_split(&rt->devices, r, m->gguf, &copy->split, &m->split_reason, error);
     if (status != WEFT_OK) return status;
-    status = weft_model_open(m->gguf, &copy->split, &limits, rt->options.quiet ? NULL : show_progress, m->name,
-                             &copy->model, error);
+    if (m->comes_and_goes)
+      status = weft_model_plan(m->gguf, &copy->split, &limits, &copy->model, error);
+    else
+      status = weft_model_open(m->gguf, &copy->split, &limits, rt->options.quiet ? NULL : show_progress, m->name,
+                               &copy->model, error);
   }
   m->model = m->copy[0].model;
   return status;
 }
 
-static weft_status open_file(weft_runtime *rt, const char *path, weft_error *error) {
+weft_status weft_runtime_open_file(weft_runtime *rt, const char *path, bool comes_and_goes, weft_error *error) {
   if (rt->n_models == WEFT_MODELS_MAX)
     return weft_fail(error, WEFT_E_INVALID,
                      "%s would be model %u, those that draft included; at most %d share one pool", path,
                      rt->n_models + 1, WEFT_MODELS_MAX);
   weft_served_model *m = &rt->model[rt->n_models++];
+  m->comes_and_goes = comes_and_goes;
   m->path = weft_strdup(path);
   if (m->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   weft_status status = served_names_set(rt, path, m, error);
@@ -101,7 +112,7 @@ static void choose_integers(weft_runtime *rt) {
   devices_choose_integers(&rt->devices, gguf, rt->n_models, rt->options.kv_bytes);
 }
 
-static weft_status load_model(weft_runtime *rt, weft_served_model *m, weft_error *error) {
+weft_status weft_runtime_load(weft_runtime *rt, weft_served_model *m, weft_error *error) {
   const char *path = m->path;
   struct stat about;
   if (stat(path, &about) == 0) m->created = about.st_mtime;
@@ -180,7 +191,8 @@ static uint64_t free_part_bytes(const weft_runtime *rt, uint32_t p) {
   uint64_t used = weft_device_weights(device).n_bytes_held, has = weft_device_get_info(device)->memory_free_bytes;
   uint32_t r = rt->devices.replicas ? p : 0, part = rt->devices.replicas ? 0 : p;
   for (uint32_t i = 0; i < rt->n_models; i++)
-    used += weft_model_get_info(rt->model[i].copy[r].model)->part[part].scratch_bytes;
+    if (!rt->model[i].comes_and_goes) used += weft_model_get_info(rt->model[i].copy[r].model)->part[part].scratch_bytes;
+  used += rt->models_bytes;
   return used < has ? (has - used) / 100 * 85 : 0;
 }
 
@@ -351,17 +363,17 @@ static void write_plan(weft_runtime *rt) {
     const weft_model_info *info = weft_model_get_info(m->model);
     char name[512];
     (void)weft_utf8_clean(m->name, name, sizeof name);
-    weft_text_printf(t, "%s %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
-                     i < rt->n_served ? "model   " : "drafter ", name, info->arch, mib_of(info->weight_bytes),
-                     mib_of(info->scratch_bytes), mib_of(m->copy[0].runner_bytes), m->context);
+    const char *kind = m->comes_and_goes ? "on call " : i < rt->n_served ? "model   " : "drafter ";
+    weft_text_printf(t, "%s %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u", kind,
+                     name, info->arch, mib_of(info->weight_bytes), mib_of(info->scratch_bytes),
+                     mib_of(m->copy[0].runner_bytes), m->context);
     if (info->canvas_length > 0) {
       weft_text_printf(t, ", canvas %u with %.2f MiB of state", info->canvas_length,
                        mib_of((uint64_t)info->canvas_length * info->n_hidden * sizeof(float)));
     }
-    weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
-    weft_text_printf(t, "\n");
+    weft_text_printf(t, ", keys and values %s\n", weft_type_name_of_id((int32_t)info->kv_type));
     devices_print_parts(&rt->devices, info, &m->layout, &m->split_reason, t);
-    print_away(rt, i);
+    if (!m->comes_and_goes) print_away(rt, i);
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_layer_group *group = &m->layout.group[g];
       weft_text_printf(t, "  group %u  %u layers, ", g, group->n_layers);
@@ -387,6 +399,7 @@ static void write_plan(weft_runtime *rt) {
     if (m->layout.padding > 0.001) weft_text_printf(t, "  padding  %.1f %% of each page\n", m->layout.padding * 100.0);
   }
   if (rt->weights != NULL) weights_import_print(rt->weights, t);
+  residents_print(rt, t);
   weft_weights_report held = devices_weights(&rt->devices);
   if (held.n_bytes_held > 0) {
     weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib_of(held.n_bytes_held),
@@ -414,7 +427,7 @@ static void write_plan(weft_runtime *rt) {
 static weft_status fill_options(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   rt->options = *options;
   weft_open_options *o = &rt->options;
-  if (o->n_models == 0 || o->models == NULL)
+  if ((o->n_models == 0 || o->models == NULL) && o->models_dir == NULL)
     return weft_fail(error, WEFT_E_INVALID, "no model was given: name a GGUF file");
   if (o->n_models > WEFT_MODELS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "%u models were given; at most %d share one pool", o->n_models,
@@ -435,28 +448,34 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
   return WEFT_OK;
 }
 
+weft_device_runner_config weft_runtime_runner_config(const weft_runtime *rt, uint32_t model, uint32_t replica) {
+  const weft_served_model *m = &rt->model[model];
+  uint32_t n_suppressed;
+  const int32_t *suppressed = weft_tokenizer_suppressed(m->tokenizer, &n_suppressed);
+  return (weft_device_runner_config){.model = m->copy[replica].model,
+                                     .store = rt->store[replica],
+                                     .layout = &m->layout,
+                                     .name = m->name,
+                                     .limits = limits_of(&rt->options),
+                                     .n_slots = rt->options.running,
+                                     .draft_rows_max = drafts_rows_max(&rt->options, m),
+                                     .n_saves = rt->options.saved_canvases,
+                                     .seq_tokens_max = m->context,
+                                     .suppressed = suppressed,
+                                     .n_suppressed = n_suppressed};
+}
+
 static weft_status open_runners(weft_runtime *rt, weft_error *error) {
   for (uint32_t i = 0; i < rt->n_models * rt->n_replicas; i++) {
     weft_served_model *m = &rt->model[i / rt->n_replicas];
     weft_model_copy *copy = &m->copy[i % rt->n_replicas];
-    uint32_t n_suppressed;
-    const int32_t *suppressed = weft_tokenizer_suppressed(m->tokenizer, &n_suppressed);
-    weft_device_runner_config config = {.model = copy->model,
-                                        .store = rt->store[i % rt->n_replicas],
-                                        .layout = &m->layout,
-                                        .name = m->name,
-                                        .limits = limits_of(&rt->options),
-                                        .n_slots = rt->options.running,
-                                        .draft_rows_max = drafts_rows_max(&rt->options, m),
-                                        .n_saves = rt->options.saved_canvases,
-                                        .seq_tokens_max = m->context,
-                                        .suppressed = suppressed,
-                                        .n_suppressed = n_suppressed};
+    if (m->comes_and_goes) continue; /* residents_plan */
+    weft_device_runner_config config = weft_runtime_runner_config(rt, i / rt->n_replicas, i % rt->n_replicas);
     weft_status status = weft_device_runner_open(&config, &copy->runner, &copy->runner_bytes, error);
     if (status != WEFT_OK) return status;
     m->runner = m->copy[0].runner;
   }
-  return WEFT_OK;
+  return residents_plan(rt, error);
 }
 
 static void wake_engine(void *engine) {
@@ -498,6 +517,7 @@ static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tena
   }
   if (status == WEFT_OK) status = drafts_start(rt, error);
   if (status == WEFT_OK) status = weft_replicas_start(rt->replicas);
+  if (status == WEFT_OK) status = residents_start(rt, error);
   if (status != WEFT_OK && error->text[0] == 0)
     (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
   return status;
@@ -518,14 +538,14 @@ static weft_status open_files(weft_runtime *rt, weft_error *error) {
   rt->model = weft_alloc(WEFT_MODELS_MAX, sizeof *rt->model);
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", o->n_models);
   for (uint32_t i = 0; i < o->n_models; i++) {
-    weft_status status = open_file(rt, o->models[i], error);
+    weft_status status = weft_runtime_open_file(rt, o->models[i], false, error);
     rt->n_served = rt->n_models;
     if (status == WEFT_OK) status = drafts_open(o, &rt->model[i], error);
     if (status != WEFT_OK) return status;
   }
-  weft_status status = WEFT_OK;
+  weft_status status = models_folder_open(rt, error);
   for (const char *path; status == WEFT_OK && (path = drafts_next_file(rt)) != NULL;)
-    status = open_file(rt, path, error);
+    status = weft_runtime_open_file(rt, path, false, error);
   return status;
 }
 
@@ -565,7 +585,10 @@ weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *option
 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   weft_status status = weft_runtime_begin(rt, options, false, error);
-  for (uint32_t i = 0; i < rt->n_models && status == WEFT_OK; i++) status = load_model(rt, &rt->model[i], error);
+  for (uint32_t i = 0; i < rt->n_models && status == WEFT_OK; i++) {
+    if (!rt->model[i].comes_and_goes) status = weft_runtime_load(rt, &rt->model[i], error);
+  }
+  if (status == WEFT_OK) status = models_folder_plan(rt, error);
   if (status != WEFT_OK) return status;
   status = check_names(rt, error);
   if (status == WEFT_OK) answer_defaults_tell_unused(rt);
@@ -599,6 +622,8 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   }
   /* what the caller owns is not kept */
   rt->options.models = NULL;
+  rt->options.models_dir = NULL;
+  rt->options.load_tenants = NULL;
   rt->options.backend = NULL;
   rt->options.precision = NULL;
   rt->options.spill_file = NULL;
@@ -618,33 +643,38 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   return 0;
 }
 
+void weft_runtime_forget(weft_served_model *m) {
+  weft_free(m->draft_file);
+  for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) {
+    if (m->copy[r].runner != NULL) m->copy[r].runner->ops->close(m->copy[r].runner);
+    weft_model_close(m->copy[r].model);
+  }
+  weft_chat_close(m->chat);
+  weft_formats_close(m->formats);
+  weft_tokenizer_close(m->tokenizer);
+  weft_gguf_close(m->gguf);
+  weft_free(m->path);
+  served_names_free(m);
+  *m = (weft_served_model){0};
+}
+
 void weft_close(weft_runtime *rt) {
   if (rt == NULL) return;
   for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) {
     if (rt->store[r] != NULL && rt->store[r]->file != NULL) weft_kv_file_watch(rt->store[r]->file, NULL, NULL);
   }
+  residents_stop(rt->residents);
   if (rt->replicas != NULL) weft_replicas_stop(rt->replicas);
   for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) model_drafter_close(rt->drafter[r]);
   weft_replicas_close(rt->replicas);
-  for (uint32_t i = 0; i < rt->n_models; i++) {
-    weft_served_model *m = &rt->model[i];
-    weft_free(m->draft_file);
-    for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) {
-      if (m->copy[r].runner != NULL) m->copy[r].runner->ops->close(m->copy[r].runner);
-      weft_model_close(m->copy[r].model);
-    }
-    weft_chat_close(m->chat);
-    weft_formats_close(m->formats);
-    weft_tokenizer_close(m->tokenizer);
-    weft_gguf_close(m->gguf);
-    weft_free(m->path);
-    served_names_free(m);
-  }
+  residents_close(rt->residents);
+  for (uint32_t i = 0; i < rt->n_models; i++) weft_runtime_forget(&rt->model[i]);
   for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) weft_kv_store_close(rt->store[r]);
   weft_weights_close(rt->weights);
   devices_close(&rt->devices);
   weft_free(rt->model);
   weft_tenants_forget(rt);
+  models_folder_forget(rt);
   weft_text_free(&rt->plan);
   weft_free(rt);
 }
@@ -707,7 +737,8 @@ weft_model_card weft_model_at(const weft_runtime *rt, uint32_t index) {
                            .autoregressive = true,
                            .diffusion = info->canvas_length > 0,
                            .chat = m->chat != NULL,
-                           .weight_bytes = info->weight_bytes};
+                           .weight_bytes = info->weight_bytes,
+                           .state = residents_state_name(residents_look(rt->residents, index).state)};
 }
 
 const char *weft_plan(const weft_runtime *rt) {
@@ -716,55 +747,4 @@ const char *weft_plan(const weft_runtime *rt) {
 
 const char *weft_version(void) {
   return WEFT_VERSION;
-}
-
-static int give_text(weft_text *text, char **out, size_t *n) {
-  if (text->bytes == NULL) weft_text_append(text, "", 0);
-  if (weft_text_status(text) != WEFT_OK) {
-    weft_text_free(text);
-    return WEFT_E_NO_MEMORY;
-  }
-  *out = text->bytes;
-  *n = text->n;
-  return 0;
-}
-
-int weft_tokenize(weft_runtime *rt, const char *model, const char *text, size_t n_text, bool add_special,
-                  bool parse_special, int32_t **tokens, uint32_t *n_tokens, char *error, size_t n_error) {
-  weft_error why = {{0}};
-  uint32_t index;
-  *tokens = NULL;
-  *n_tokens = 0;
-  const weft_served_model *m = weft_runtime_model(rt, model, &index, &why);
-  if (m == NULL) return weft_tell(&why, WEFT_E_NOT_FOUND, error, n_error);
-  unsigned flags = (add_special ? WEFT_ENCODE_ADD_SPECIAL : 0u) | (parse_special ? WEFT_ENCODE_PARSE_SPECIAL : 0u);
-  weft_tokens list = {0};
-  weft_status status = weft_tokenizer_encode(m->tokenizer, text, n_text, flags, &list, &why);
-  if (status != WEFT_OK) {
-    weft_tokens_free(&list);
-    return weft_tell(&why, status, error, n_error);
-  }
-  *tokens = list.ids;
-  *n_tokens = list.n;
-  return 0;
-}
-
-int weft_detokenize(weft_runtime *rt, const char *model, const int32_t *tokens, uint32_t n_tokens, bool with_special,
-                    char **text, size_t *n_text, char *error, size_t n_error) {
-  weft_error why = {{0}};
-  uint32_t index;
-  *text = NULL;
-  *n_text = 0;
-  const weft_served_model *m = weft_runtime_model(rt, model, &index, &why);
-  if (m == NULL) return weft_tell(&why, WEFT_E_NOT_FOUND, error, n_error);
-  weft_text out = {0};
-  weft_status status = weft_tokenizer_decode(m->tokenizer, tokens, n_tokens, with_special, &out);
-  if (status == WEFT_OK) status = (weft_status)give_text(&out, text, n_text);
-  if (status == WEFT_OK) return 0;
-  weft_text_free(&out);
-  return weft_tell(&why, status, error, n_error);
-}
-
-void weft_release(void *memory) {
-  weft_free(memory);
 }

@@ -35,6 +35,8 @@ typedef struct weft_served_model {
   char **alias;
   uint32_t n_aliases;
   int64_t created; /* when its file was written, in seconds since 1970 */
+  /* It is of --models-dir: copy has its plan and a guest runner, and while it is loaded residents.h the rest. */
+  bool comes_and_goes;
   weft_gguf *gguf;
   weft_model_copy copy[WEFT_DEVICES_MAX]; /* [devices_n_replicas]; all alike but for where they lie */
   weft_model *model;                      /* the first copy's, as runner is: for what is the same of all */
@@ -57,7 +59,7 @@ typedef struct weft_served_model {
 
 _Static_assert((int)WEFT_REPLICAS_MAX == (int)WEFT_DEVICES_MAX, "each device may be a replica");
 
-enum { WEFT_SALT_SECRET = 192 };
+enum { WEFT_SALT_SECRET = 192, WEFT_LOAD_TENANTS_MAX = 64 };
 
 struct weft_runtime {
   weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
@@ -68,6 +70,10 @@ struct weft_runtime {
   weft_replicas *replicas;
   weft_served_model *model; /* [n_models] the first n_served are served; the others only draft (drafts.h) */
   uint32_t n_models, n_served;
+  struct weft_residents *residents;         /* NULL: no model comes and goes */
+  uint64_t models_bytes;                    /* of memory for those that do */
+  char *load_tenant[WEFT_LOAD_TENANTS_MAX]; /* [n_load_tenants] whose requests may have one loaded; none: all */
+  uint32_t n_load_tenants;
   model_drafter *drafter[WEFT_DEVICES_MAX];     /* [n_replicas] NULL: no model drafts */
   uint32_t n_pages, n_host_pages, n_file_pages; /* of each replica */
   uint64_t page_bytes;
@@ -87,6 +93,14 @@ struct weft_runtime {
  * kept; no weight is loaded. owns: the devices hand weights to other processes (api/weights_owner.h). The caller ends
  * it with weft_close, after a failure too. */
 weft_status weft_runtime_begin(weft_runtime *runtime, const weft_open_options *options, bool owns, weft_error *error);
+/* One more model in rt->model, its header read; m is the last one then, after a failure too. */
+weft_status weft_runtime_open_file(weft_runtime *runtime, const char *path, bool comes_and_goes, weft_error *error);
+/* Its weights, or of a model that comes and goes its plan. */
+weft_status weft_runtime_load(weft_runtime *runtime, weft_served_model *model, weft_error *error);
+/* Frees what a model has; the entry is empty then. */
+void weft_runtime_forget(weft_served_model *model);
+weft_model_limits weft_runtime_limits(const weft_runtime *runtime, const weft_served_model *model);
+weft_device_runner_config weft_runtime_runner_config(const weft_runtime *runtime, uint32_t model, uint32_t replica);
 /* The model of a name. name NULL: the first; where one model is served, it answers to any name. NULL with a line when
  * there is no such model. */
 const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const char *name, uint32_t *index,

@@ -28,12 +28,13 @@ static const char *name_in(const weft_open_options *o, const char *entry, const 
 
 weft_status served_names_set(const weft_runtime *rt, const char *path, weft_served_model *m, weft_error *error) {
   const weft_open_options *o = &rt->options;
-  bool drafts = m >= rt->model + o->n_models; /* it has no name but its file's */
+  bool drafts = !m->comes_and_goes && m >= rt->model + o->n_models; /* it has no name but its file's */
   m->file_name = served_names_of_file(path);
   m->alias = weft_alloc(o->n_served_names + 1u, sizeof *m->alias);
   bool good = m->file_name != NULL && m->alias != NULL;
   for (uint32_t i = 0; good && !drafts && i < o->n_served_names; i++) {
-    const char *name = name_in(o, o->served_names[i], m->file_name);
+    const char *entry = o->served_names[i];
+    const char *name = m->comes_and_goes ? served_names_after(entry, m->file_name) : name_in(o, entry, m->file_name);
     if (name == NULL) continue;
     char *copy = weft_strdup(name);
     good = copy != NULL;

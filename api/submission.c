@@ -9,6 +9,7 @@
 #include "api/drafts.h"
 #include "api/generation_internal.h"
 #include "api/request_memory.h"
+#include "api/residents.h"
 #include "api/tenants.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -261,6 +262,8 @@ static weft_status prepare_at(submission *s, uint32_t at, weft_error *error) {
   }
   const weft_served_model *m = weft_runtime_model(rt, request->asked.model, &request->model, error);
   if (m == NULL) return WEFT_E_NOT_FOUND;
+  weft_status status = residents_use(rt->residents, request->model, request->asked.tenant, error);
+  if (status != WEFT_OK) return status;
   weft_generation *g = s->out[at] = weft_alloc(1, sizeof *g);
   if (g == NULL) return WEFT_E_NO_MEMORY;
   g->runtime = rt;

@@ -41,6 +41,10 @@ typedef struct weft_tenant_options {
 typedef struct weft_open_options {
   const char *const *models; /* paths of GGUF files; split models by their first part */
   uint32_t n_models;
+  const char *models_dir;          /* [none] a folder of such files, which are loaded when they are asked for */
+  uint64_t models_bytes;           /* [half of what is free] memory for those that are loaded at once */
+  const char *const *load_tenants; /* [n_load_tenants] names of tenants whose requests may have one loaded [all] */
+  uint32_t n_load_tenants;
   const char *backend, *isa; /* [best] "ref", "cpu", "cuda"; instructions of cpu: "portable", "avx2", "avx512" */
   uint32_t threads;          /* [all cores] threads of the cpu backend */
   uint64_t kv_bytes;   /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] size of the pool */
@@ -184,9 +188,16 @@ typedef struct weft_model_card {
   uint32_t context, vocabulary, canvas; /* tokens; canvas 0: autoregressive only */
   bool autoregressive, diffusion, chat;
   uint64_t weight_bytes;
+  const char *state; /* now: "absent", "loading", "ready" or "leaving"; always "ready" but of models_dir */
 } weft_model_card;
 WEFT_API uint32_t weft_n_models(const weft_runtime *runtime);
 WEFT_API weft_model_card weft_model_at(const weft_runtime *runtime, uint32_t index);
+/* Loads a model of models_dir, or has it leave the memory once its requests that run have ended, and waits until that
+ * is done. Those that wait for it, and come, have it loaded again. Loading may make others leave that are not in use.
+ * Errors: NOT_FOUND, INVALID (it is not of models_dir and stays), TOO_LARGE (it never fits models_bytes), and those of
+ * weft_open. */
+WEFT_API int weft_load_model(weft_runtime *runtime, const char *model, char *error, size_t n_error);
+WEFT_API int weft_unload_model(weft_runtime *runtime, const char *model, char *error, size_t n_error);
 
 /* A prefix of prompts that is kept in the pool, so that requests which begin with it need not compute it. These calls
  * are for the operator; no client should reach them. Pinned are those tokens of the prompt that stay the same whatever

@@ -23,6 +23,15 @@ static const char *yes_no(bool yes) {
   return yes ? "true" : "false";
 }
 
+/* Where models come and go: in weft's word, and in llama-server's. */
+static void put_state(const weft_server *s, const weft_model_card *card, weft_text *out) {
+  if (s->runtime->residents == NULL) return;
+  const char *other = strcmp(card->state, "ready") == 0     ? "loaded"
+                      : strcmp(card->state, "loading") == 0 ? "loading"
+                                                            : "unloaded";
+  weft_text_printf(out, ",\"state\":\"%s\",\"status\":{\"value\":\"%s\"}", card->state, other);
+}
+
 /* A model under one of its names. Beside what OpenAI's clients read stands what Mistral's, vLLM's and LM Studio's look
  * for. */
 static void put_model(const weft_server *s, uint32_t index, const char *name, weft_text *out) {
@@ -40,6 +49,7 @@ static void put_model(const weft_server *s, uint32_t index, const char *name, we
                    "\"chat\":%s,\"weight_bytes\":%llu",
                    card.vocabulary, card.canvas, yes_no(card.autoregressive), yes_no(card.diffusion), yes_no(card.chat),
                    (unsigned long long)card.weight_bytes);
+  put_state(s, &card, out);
   weft_text_printf(out, ",\"type\":\"base\",\"max_context_length\":%u,\"aliases\":[", card.context);
   for (uint32_t i = 0; i < card.n_aliases; i++) {
     weft_text_puts(out, i > 0 ? "," : "");

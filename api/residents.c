@@ -1,0 +1,593 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/residents.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "api/tenants.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/threads.h"
+#include "model/runner/guest_runner.h"
+
+enum {
+  RETRY_US = 5000000,       /* how long requests are refused after a load that failed */
+  RETRY_US_MAX = 640000000, /* after several in a row */
+  LOOK_US = 250000,         /* between two looks at what only time changes */
+  LOADS_APART = 10          /* a model in use stays this many times as long as the one that waits takes to load */
+};
+
+typedef struct resident {
+  resident_view view;
+  bool asked;         /* by the operator */
+  uint64_t wanted_us; /* since when it is waited for; 0: it is not */
+  uint64_t used_us, ready_us, keep_us;
+  uint64_t retry_us, pause_us; /* requests are refused until then; how long that was */
+  bool judged;                 /* since it is wanted: its file is the one that was planned */
+  weft_status status;          /* of the last load, with its line */
+  weft_error why;
+  weft_model *model; /* while it is ready or leaves */
+  weft_runner *runner;
+} resident;
+
+struct weft_residents {
+  weft_runtime *rt;
+  weft_device *placer;
+  uint64_t most_bytes, held_bytes;
+  pthread_mutex_t mutex; /* of what follows, and of the residents */
+  pthread_cond_t changed;
+  pthread_t thread;
+  bool has_thread, stopping;
+  uint64_t n_changes;
+  resident_watcher *watchers;
+  resident at[WEFT_MODELS_MAX];
+};
+
+static void lock_residents(weft_residents *rs) {
+  (void)pthread_mutex_lock(&rs->mutex);
+}
+
+static void unlock_residents(weft_residents *rs) {
+  (void)pthread_mutex_unlock(&rs->mutex);
+}
+
+static weft_served_model *find_served(const weft_residents *rs, uint32_t i) {
+  return &rs->rt->model[i];
+}
+
+static void wake_engine(const weft_residents *rs) {
+  weft_engine_wake(weft_replicas_at(rs->rt->replicas, 0));
+}
+
+/* Under the lock. */
+static void tell_change(weft_residents *rs) {
+  rs->n_changes += 1;
+  (void)pthread_cond_broadcast(&rs->changed);
+  for (resident_watcher *w = rs->watchers; w != NULL; w = w->next) w->changed(w->self);
+}
+
+static void set_state(weft_residents *rs, uint32_t i, resident_state state) {
+  rs->at[i].view.state = state;
+  tell_change(rs);
+}
+
+const char *residents_state_name(resident_state state) {
+  static const char *const names[] = {"absent", "loading", "ready", "leaving"};
+  return names[state];
+}
+
+/* ---- one load ------------------------------------------------------------------------------------ */
+
+/* The file as it is now, which must be the one that was planned. */
+static weft_status open_planned(const weft_served_model *m, weft_gguf **out, weft_error *error) {
+  const weft_model_info *planned = weft_model_get_info(m->model);
+  uint64_t low, high;
+  weft_status status = weft_gguf_open(m->path, out, error);
+  if (status != WEFT_OK) return status;
+  weft_gguf_fingerprint(*out, &low, &high);
+  if (low == planned->fingerprint_low && high == planned->fingerprint_high) return WEFT_OK;
+  weft_gguf_close(*out);
+  *out = NULL;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "%s is another file than when the server started: start it again for this one", m->path);
+}
+
+static weft_status open_runner(weft_residents *rs, uint32_t i, weft_model *model, weft_runner **out,
+                               weft_error *error) {
+  weft_device_runner_config config = weft_runtime_runner_config(rs->rt, i, 0);
+  const weft_model_info *info = weft_model_get_info(model);
+  uint64_t n_bytes = 0;
+  config.model = model;
+  weft_status status = weft_device_runner_open(&config, out, &n_bytes, error);
+  rs->at[i].view.took_bytes = info->weight_bytes + info->scratch_bytes + n_bytes;
+  return status;
+}
+
+/* Without the lock; the model is loading, so nobody else touches it. */
+static weft_status load_weights(weft_residents *rs, uint32_t i, weft_model **model, weft_runner **runner,
+                                weft_error *error) {
+  weft_served_model *m = find_served(rs, i);
+  weft_model_limits limits = weft_runtime_limits(rs->rt, m);
+  weft_gguf *gguf = NULL;
+  limits.placer = rs->placer;
+  *model = NULL;
+  weft_status status = open_planned(m, &gguf, error);
+  if (status == WEFT_OK) status = weft_model_open(gguf, &m->copy[0].split, &limits, NULL, NULL, model, error);
+  weft_gguf_close(gguf);
+  if (status == WEFT_OK) status = open_runner(rs, i, *model, runner, error);
+  if (status == WEFT_OK) return WEFT_OK;
+  weft_model_close(*model);
+  *model = NULL;
+  return status;
+}
+
+static void note_failure(weft_residents *rs, uint32_t i, weft_status status, const char *why) {
+  resident *r = &rs->at[i];
+  char line[300];
+  r->status = status;
+  (void)weft_fail(&r->why, status, "%s could not be loaded: %.400s", find_served(rs, i)->name, why);
+  r->pause_us = r->pause_us == 0 ? RETRY_US : r->pause_us * 2 < RETRY_US_MAX ? r->pause_us * 2 : RETRY_US_MAX;
+  r->retry_us = weft_clock_us() + r->pause_us;
+  r->view.n_failed += 1;
+  r->asked = false;
+  r->wanted_us = 0;
+  (void)snprintf(line, sizeof line, "%.299s", r->why.text);
+  weft_guest_refuse(find_served(rs, i)->runner, line);
+  wake_engine(rs);
+  weft_log(WEFT_LOG_WARN, "%s", r->why.text);
+  set_state(rs, i, RESIDENT_ABSENT);
+}
+
+/* The room for it is there. Gives up the lock meanwhile. */
+static void load_one(weft_residents *rs, uint32_t i) {
+  resident *r = &rs->at[i];
+  weft_model *model;
+  weft_runner *runner = NULL;
+  weft_error error = {{0}};
+  rs->held_bytes += r->view.need_bytes;
+  set_state(rs, i, RESIDENT_LOADING);
+  unlock_residents(rs);
+  uint64_t start = weft_clock_us();
+  weft_status status = load_weights(rs, i, &model, &runner, &error);
+  uint64_t end = weft_clock_us();
+  lock_residents(rs);
+  if (status != WEFT_OK) {
+    rs->held_bytes -= r->view.need_bytes;
+    note_failure(rs, i, status, error.text[0] != 0 ? error.text : weft_status_text(status));
+    return;
+  }
+  r->model = model;
+  r->runner = runner;
+  r->asked = false;
+  r->wanted_us = r->pause_us = r->retry_us = 0;
+  r->ready_us = r->used_us = end;
+  r->view.load_us = end - start;
+  r->view.n_loads += 1;
+  weft_log(WEFT_LOG_NOTICE, "%s is loaded: %.1f MiB in %.2f s", find_served(rs, i)->name,
+           (double)r->view.need_bytes / 1048576.0, (double)(end - start) * 1e-6);
+  weft_guest_enter(find_served(rs, i)->runner, runner);
+  wake_engine(rs);
+  set_state(rs, i, RESIDENT_READY);
+}
+
+/* ---- who leaves ------------------------------------------------------------------------------------- */
+
+static void ask_to_leave(weft_residents *rs, uint32_t i) {
+  weft_guest_leave(find_served(rs, i)->runner);
+  wake_engine(rs);
+  set_state(rs, i, RESIDENT_LEAVING);
+}
+
+/* The engine has let go of it. Gives up the lock meanwhile. */
+static void free_one(weft_residents *rs, uint32_t i) {
+  resident *r = &rs->at[i];
+  weft_model *model = r->model;
+  weft_runner *runner = r->runner;
+  r->model = NULL;
+  r->runner = NULL;
+  unlock_residents(rs);
+  if (runner != NULL) runner->ops->close(runner);
+  weft_model_close(model);
+  lock_residents(rs);
+  rs->held_bytes -= r->view.need_bytes;
+  r->view.n_unloads += 1;
+  weft_log(WEFT_LOG_NOTICE, "%s has left the memory", find_served(rs, i)->name);
+  set_state(rs, i, RESIDENT_ABSENT);
+}
+
+static bool is_in_use(const weft_residents *rs, uint32_t i) {
+  const weft_runner *guest = find_served(rs, i)->runner;
+  return weft_guest_is_used(guest) || weft_guest_n_waiting(guest) > 0;
+}
+
+/* Whether a model in use has been there for long enough, where another one waits; one that was never loaded is thought
+ * to take as long. */
+static bool had_its_time(const resident *r, const resident *waits, uint64_t now) {
+  uint64_t load_us = waits->view.load_us > 0 ? waits->view.load_us : r->view.load_us;
+  return now - r->ready_us >= LOADS_APART * load_us;
+}
+
+/* The ready model that makes room for another one; UINT32_MAX: none yet. */
+static uint32_t find_victim(const weft_residents *rs, uint32_t for_whom, uint64_t now) {
+  const resident *waits = &rs->at[for_whom];
+  uint32_t idle = UINT32_MAX, busy = UINT32_MAX;
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    const resident *r = &rs->at[i];
+    if (!r->view.comes_and_goes || r->view.state != RESIDENT_READY) continue;
+    if (!is_in_use(rs, i)) {
+      if (idle == UINT32_MAX || r->used_us < rs->at[idle].used_us) idle = i;
+    } else if (had_its_time(r, waits, now) && (busy == UINT32_MAX || r->ready_us < rs->at[busy].ready_us)) {
+      busy = i;
+    }
+  }
+  return idle != UINT32_MAX ? idle : busy;
+}
+
+/* Bytes of models that leave already. */
+static uint64_t leaving_bytes(const weft_residents *rs) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < rs->rt->n_served; i++)
+    if (rs->at[i].view.state == RESIDENT_LEAVING) n += rs->at[i].view.need_bytes;
+  return n;
+}
+
+/* Before anything leaves for it. Gives up the lock meanwhile. */
+static bool judge_file(weft_residents *rs, uint32_t i) {
+  resident *r = &rs->at[i];
+  weft_error error = {{0}};
+  weft_gguf *gguf = NULL;
+  if (r->judged) return true;
+  unlock_residents(rs);
+  weft_status status = open_planned(find_served(rs, i), &gguf, &error);
+  weft_gguf_close(gguf);
+  lock_residents(rs);
+  r->judged = status == WEFT_OK;
+  if (status != WEFT_OK) note_failure(rs, i, status, error.text);
+  return r->judged;
+}
+
+/* True: there is room for it now. Otherwise it can never fit, which is noted, or others leave for it, now or when they
+ * can. */
+static bool make_room(weft_residents *rs, uint32_t i, uint64_t now) {
+  const resident *r = &rs->at[i];
+  if (r->view.need_bytes > rs->most_bytes) {
+    weft_error error;
+    weft_status status = weft_fail(&error, WEFT_E_TOO_LARGE, "it needs %.1f MiB and --models-mib gives %.1f",
+                                   (double)r->view.need_bytes / 1048576.0, (double)rs->most_bytes / 1048576.0);
+    note_failure(rs, i, status, error.text);
+    return false;
+  }
+  uint64_t others = rs->most_bytes - r->view.need_bytes; /* what these may hold beside it */
+  if (rs->held_bytes <= others) return true;
+  if (!judge_file(rs, i)) return false;
+  while (rs->held_bytes - leaving_bytes(rs) > others) {
+    uint32_t victim = find_victim(rs, i, now);
+    if (victim == UINT32_MAX) return false;
+    ask_to_leave(rs, victim);
+  }
+  return false;
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------- */
+
+/* Under the lock: what the engine says of who waits, and what only time changes. */
+static void look_around(weft_residents *rs, uint64_t now) {
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    resident *r = &rs->at[i];
+    if (!r->view.comes_and_goes) continue;
+    if (r->view.state == RESIDENT_ABSENT) {
+      /* those that waited when a load failed are being told */
+      bool waited_for = r->asked || (now >= r->retry_us && weft_guest_n_waiting(find_served(rs, i)->runner) > 0);
+      if (!waited_for) r->wanted_us = 0;
+      if (waited_for && r->wanted_us == 0) r->judged = false, r->wanted_us = now;
+    }
+    if (r->view.state != RESIDENT_READY) continue;
+    if (is_in_use(rs, i)) r->used_us = now;
+    r->view.expires_us = r->keep_us == UINT64_MAX ? UINT64_MAX : r->used_us + r->keep_us;
+    if (!is_in_use(rs, i) && now >= r->view.expires_us) ask_to_leave(rs, i);
+  }
+}
+
+/* The model that left the engine; UINT32_MAX: none. */
+static uint32_t find_gone(const weft_residents *rs) {
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    if (rs->at[i].view.state == RESIDENT_LEAVING && weft_guest_state(find_served(rs, i)->runner) == WEFT_STAY_AWAY)
+      return i;
+  }
+  return UINT32_MAX;
+}
+
+static uint32_t find_wanted(const weft_residents *rs) {
+  uint32_t best = UINT32_MAX;
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    const resident *r = &rs->at[i];
+    if (r->view.state != RESIDENT_ABSENT || r->wanted_us == 0) continue;
+    if (best == UINT32_MAX || r->wanted_us < rs->at[best].wanted_us) best = i;
+  }
+  return best;
+}
+
+/* Whether something changes by time alone: a model that waits for others, or one that leaves when it is not used. */
+static bool waits_for_time(const weft_residents *rs) {
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    const resident *r = &rs->at[i];
+    if (!r->view.comes_and_goes) continue;
+    bool pauses = r->view.state == RESIDENT_ABSENT && weft_guest_n_waiting(find_served(rs, i)->runner) > 0;
+    if (pauses || r->wanted_us != 0 || (r->view.state == RESIDENT_READY && r->keep_us != UINT64_MAX)) return true;
+  }
+  return false;
+}
+
+static void sleep_for_news(weft_residents *rs, uint64_t n_seen) {
+  struct timespec until;
+  if (rs->n_changes != n_seen || rs->stopping) return;
+  if (!waits_for_time(rs)) {
+    (void)pthread_cond_wait(&rs->changed, &rs->mutex);
+    return;
+  }
+  (void)clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += (long)LOOK_US * 1000;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  (void)pthread_cond_timedwait(&rs->changed, &rs->mutex, &until);
+}
+
+static void *run_residents(void *self) {
+  weft_residents *rs = self;
+  lock_residents(rs);
+  while (!rs->stopping) {
+    uint64_t now = weft_clock_us(), n_seen = rs->n_changes;
+    look_around(rs, now);
+    uint32_t gone = find_gone(rs), wanted = find_wanted(rs);
+    if (gone != UINT32_MAX)
+      free_one(rs, gone);
+    else if (wanted != UINT32_MAX && make_room(rs, wanted, now))
+      load_one(rs, wanted);
+    else
+      sleep_for_news(rs, n_seen);
+  }
+  unlock_residents(rs);
+  return NULL;
+}
+
+/* On the engine's thread: requests wait for a model, or one has been let go of. */
+static void hear_guest(void *self, weft_runner *guest) {
+  weft_residents *rs = self;
+  (void)guest;
+  lock_residents(rs);
+  rs->n_changes += 1;
+  (void)pthread_cond_broadcast(&rs->changed);
+  unlock_residents(rs);
+}
+
+void residents_print(const weft_runtime *rt, weft_text *out) {
+  if (rt->residents == NULL) return;
+  weft_text_printf(out, "on call  %.1f MiB for models of --models-dir that are loaded\n",
+                   (double)rt->models_bytes / 1048576.0);
+}
+
+/* ---- open and close -------------------------------------------------------------------------------- */
+
+uint64_t residents_bytes(const weft_runtime *rt) {
+  if (rt->options.models_dir == NULL) return 0;
+  if (rt->options.models_bytes > 0) return rt->options.models_bytes;
+  return weft_device_memory_left(rt->devices.device[0]) / 2;
+}
+
+static weft_status plan_one(weft_residents *rs, uint32_t i, weft_error *error) {
+  weft_served_model *m = find_served(rs, i);
+  const weft_model_info *info = weft_model_get_info(m->model);
+  weft_device_runner_config config = weft_runtime_runner_config(rs->rt, i, 0);
+  uint64_t n_bytes = 0;
+  weft_status status = weft_device_runner_count(&config, &n_bytes);
+  if (status != WEFT_OK) return weft_fail(error, status, "no memory to plan %s", m->path);
+  m->copy[0].runner_bytes = n_bytes;
+  rs->at[i].view.need_bytes = info->weight_bytes + info->scratch_bytes + n_bytes;
+  status = weft_guest_open(&config, hear_guest, rs, &m->copy[0].runner, error);
+  m->runner = m->copy[0].runner;
+  return status;
+}
+
+weft_status residents_plan(weft_runtime *rt, weft_error *error) {
+  if (rt->options.models_dir == NULL) return WEFT_OK;
+  weft_residents *rs = weft_alloc(1, sizeof *rs);
+  if (rs == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the models of --models-dir");
+  rs->rt = rt;
+  rs->most_bytes = rt->models_bytes;
+  if (pthread_mutex_init(&rs->mutex, NULL) != 0 || pthread_cond_init(&rs->changed, NULL) != 0) {
+    weft_free(rs);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "the system refused a lock");
+  }
+  rt->residents = rs;
+  weft_status status = devices_open_placer(&rt->options, &rt->devices, rs->most_bytes, &rs->placer, error);
+  for (uint32_t i = 0; i < rt->n_served && status == WEFT_OK; i++) {
+    resident *r = &rs->at[i];
+    r->keep_us = r->view.expires_us = UINT64_MAX;
+    r->view.comes_and_goes = rt->model[i].comes_and_goes;
+    r->view.state = r->view.comes_and_goes ? RESIDENT_ABSENT : RESIDENT_READY;
+    if (r->view.comes_and_goes) status = plan_one(rs, i, error);
+  }
+  return status;
+}
+
+weft_status residents_start(weft_runtime *rt, weft_error *error) {
+  weft_residents *rs = rt->residents;
+  if (rs == NULL) return WEFT_OK;
+  weft_status status = weft_threads_start(&rs->thread, run_residents, rs, error);
+  rs->has_thread = status == WEFT_OK;
+  return status;
+}
+
+void residents_stop(weft_residents *rs) {
+  if (rs == NULL || !rs->has_thread) return;
+  lock_residents(rs);
+  rs->stopping = true;
+  (void)pthread_cond_broadcast(&rs->changed);
+  unlock_residents(rs);
+  (void)pthread_join(rs->thread, NULL);
+  rs->has_thread = false;
+}
+
+void residents_close(weft_residents *rs) {
+  if (rs == NULL) return;
+  for (uint32_t i = 0; i < WEFT_MODELS_MAX; i++) {
+    resident *r = &rs->at[i];
+    if (r->runner != NULL) r->runner->ops->close(r->runner);
+    weft_model_close(r->model);
+  }
+  weft_device_close(rs->placer);
+  (void)pthread_cond_destroy(&rs->changed);
+  (void)pthread_mutex_destroy(&rs->mutex);
+  weft_free(rs);
+}
+
+/* ---- any thread --------------------------------------------------------------------------------------- */
+
+/* Whether a tenant's requests may have a model loaded. */
+static bool may_load(const weft_runtime *rt, uint32_t tenant) {
+  if (rt->n_load_tenants == 0) return true;
+  for (uint32_t i = 0; i < rt->n_load_tenants; i++) {
+    if (strcmp(rt->load_tenant[i], rt->tenant_name[tenant]) == 0) return true;
+  }
+  return false;
+}
+
+weft_status residents_use(weft_residents *rs, uint32_t model, uint32_t tenant, weft_error *error) {
+  if (rs == NULL || !rs->at[model].view.comes_and_goes) return WEFT_OK;
+  weft_status status = WEFT_OK;
+  lock_residents(rs);
+  resident *r = &rs->at[model];
+  uint64_t now = weft_clock_us();
+  bool comes = r->view.state == RESIDENT_READY || r->view.state == RESIDENT_LOADING || r->asked;
+  if (!comes && !may_load(rs->rt, tenant))
+    status = weft_fail(error, WEFT_E_NOT_FOUND,
+                       "%s is not loaded, and your requests may not have it loaded: ask for another model, or the "
+                       "operator (--load-tenants)",
+                       find_served(rs, model)->name);
+  else if (!comes && now < r->retry_us)
+    status = weft_fail(error, WEFT_FULL, "%.400s; it is tried again in %" PRIu64 " s", r->why.text,
+                       (r->retry_us - now) / 1000000 + 1);
+  if (status == WEFT_OK) r->used_us = now;
+  unlock_residents(rs);
+  return status;
+}
+
+resident_view residents_look(weft_residents *rs, uint32_t model) {
+  if (rs == NULL) return (resident_view){.state = RESIDENT_READY, .expires_us = UINT64_MAX};
+  lock_residents(rs);
+  resident_view view = rs->at[model].view;
+  unlock_residents(rs);
+  return view;
+}
+
+uint64_t residents_most(const weft_residents *rs) {
+  return rs->most_bytes;
+}
+
+uint64_t residents_held(weft_residents *rs) {
+  lock_residents(rs);
+  uint64_t n = rs->held_bytes;
+  unlock_residents(rs);
+  return n;
+}
+
+weft_status residents_ask(weft_residents *rs, uint32_t model, bool load, resident_ask *ask, weft_error *error) {
+  *ask = (resident_ask){.model = model, .load = load};
+  if (rs == NULL || !rs->at[model].view.comes_and_goes) {
+    if (load) return WEFT_OK;
+    return weft_fail(error, WEFT_E_INVALID,
+                     "this model was named when the server started and stays: models of "
+                     "--models-dir come and go");
+  }
+  lock_residents(rs);
+  resident *r = &rs->at[model];
+  ask->n_failed = r->view.n_failed;
+  ask->n_done = load ? r->view.n_loads : r->view.n_unloads;
+  r->asked = load && r->view.state != RESIDENT_READY && r->view.state != RESIDENT_LOADING;
+  if (!load && r->view.state == RESIDENT_READY) ask_to_leave(rs, model);
+  if (load) r->used_us = weft_clock_us();
+  tell_change(rs);
+  unlock_residents(rs);
+  return WEFT_OK;
+}
+
+/* Under the lock. What is still loading when it is asked to leave leaves once it is there. */
+static weft_status find_outcome(weft_residents *rs, const resident_ask *ask, weft_error *error) {
+  resident *r = &rs->at[ask->model];
+  if (ask->load) {
+    if (r->view.state == RESIDENT_READY || r->view.n_loads > ask->n_done) return WEFT_OK;
+    if (r->view.n_failed > ask->n_failed) return weft_fail(error, r->status, "%s", r->why.text);
+    return WEFT_AGAIN;
+  }
+  if (r->view.n_unloads > ask->n_done || r->view.state == RESIDENT_ABSENT) return WEFT_OK;
+  if (r->view.state == RESIDENT_READY) ask_to_leave(rs, ask->model);
+  return WEFT_AGAIN;
+}
+
+weft_status residents_outcome(weft_residents *rs, const resident_ask *ask, weft_error *error) {
+  if (rs == NULL || !rs->at[ask->model].view.comes_and_goes) return WEFT_OK;
+  lock_residents(rs);
+  weft_status status = find_outcome(rs, ask, error);
+  unlock_residents(rs);
+  return status;
+}
+
+weft_status residents_await(weft_residents *rs, const resident_ask *ask, weft_error *error) {
+  weft_status status = WEFT_OK;
+  if (rs == NULL || !rs->at[ask->model].view.comes_and_goes) return WEFT_OK;
+  lock_residents(rs);
+  while ((status = find_outcome(rs, ask, error)) == WEFT_AGAIN && !rs->stopping)
+    (void)pthread_cond_wait(&rs->changed, &rs->mutex);
+  unlock_residents(rs);
+  return status == WEFT_AGAIN ? weft_fail(error, WEFT_CANCELLED, "the server ends") : status;
+}
+
+void residents_keep(weft_residents *rs, uint32_t model, uint64_t us) {
+  if (rs == NULL || !rs->at[model].view.comes_and_goes) return;
+  lock_residents(rs);
+  rs->at[model].keep_us = us;
+  tell_change(rs);
+  unlock_residents(rs);
+}
+
+void residents_watch(weft_residents *rs, resident_watcher *watcher) {
+  if (rs == NULL) return;
+  lock_residents(rs);
+  watcher->next = rs->watchers;
+  rs->watchers = watcher;
+  unlock_residents(rs);
+}
+
+void residents_unwatch(weft_residents *rs, resident_watcher *watcher) {
+  if (rs == NULL) return;
+  lock_residents(rs);
+  for (resident_watcher **at = &rs->watchers; *at != NULL; at = &(*at)->next) {
+    if (*at != watcher) continue;
+    *at = watcher->next;
+    break;
+  }
+  unlock_residents(rs);
+}
+
+/* ---- weft.h ---------------------------------------------------------------------------------------------- */
+
+static int change_model(weft_runtime *rt, const char *name, bool load, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  resident_ask ask;
+  uint32_t index;
+  weft_status status = weft_runtime_model(rt, name, &index, &why) == NULL ? WEFT_E_NOT_FOUND : WEFT_OK;
+  if (status == WEFT_OK) status = residents_ask(rt->residents, index, load, &ask, &why);
+  if (status == WEFT_OK) status = residents_await(rt->residents, &ask, &why);
+  return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
+}
+
+int weft_load_model(weft_runtime *rt, const char *model, char *error, size_t n_error) {
+  return change_model(rt, model, true, error, n_error);
+}
+
+int weft_unload_model(weft_runtime *rt, const char *model, char *error, size_t n_error) {
+  return change_model(rt, model, false, error, n_error);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/* The models of a folder (--models-dir) that are in memory now: what state each is in, and who comes and goes. For the
+ * files of api/ only.
+ *
+ * Law. A model is in one of four states, and residents.c alone changes them:
+ *
+ *   absent ---> loading ---> ready ---> leaving ---> absent
+ *                  `-- it could not be loaded --------^
+ *
+ * It is loaded when a request waits for it or the operator asks, the one that has been waited for longest first, one at
+ * a time. It leaves when the operator asks, when it was not used for as long as its keep_alive says, or when another
+ * one needs its room: the one of those that are not in use whose last use is longest ago; where all are in use, and
+ * the one that waits needs it, the one that has been ready for longest, once that is ten times as long as the other
+ * takes to load, so that at most a tenth of the time goes into loads. What leaves has no request that runs: those that
+ * run go on to their end, none starts, and those that wait, or come, have it loaded again.
+ *
+ * Memory: need_bytes is what a model will take, planned from its header when the server started: weights, activations,
+ * slots and head. Models that are loading, ready or leaving need at most most_bytes together, at every moment: room is
+ * made before the first byte is read, and what leaves is freed before what comes is read. A load that cannot fit, or
+ * whose file is another one than at the start, is refused before anything has left for it. A load that failed leaves
+ * nothing behind; requests that wait for it end with its line, and others are refused with it for a while, which
+ * doubles (RETRY_US), so that a broken file is not read again and again.
+ *
+ * Weights are read on a thread of its own, by a device of their own (placer), so no step waits for a load. The engine
+ * takes the runner of a model, and gives it back, between two steps (model/runner/guest_runner.h).
+ *
+ * Threads: any, but for plan, start, stop and close. */
+#ifndef WEFT_API_RESIDENTS_H
+#define WEFT_API_RESIDENTS_H
+
+#include "api/runtime.h"
+
+typedef struct weft_residents weft_residents;
+
+typedef enum resident_state { RESIDENT_ABSENT, RESIDENT_LOADING, RESIDENT_READY, RESIDENT_LEAVING } resident_state;
+
+typedef struct resident_view {
+  resident_state state;
+  bool comes_and_goes; /* it is of the folder; others are always ready */
+  uint64_t need_bytes; /* of memory, while it is there, as planned */
+  uint64_t took_bytes; /* that the last load took */
+  uint64_t expires_us; /* of weft_clock_us, when it leaves if it is not used before; UINT64_MAX: never */
+  uint64_t n_loads, n_unloads, n_failed, load_us; /* load_us: what the last load took */
+} resident_view;
+
+/* ---- open and close: one thread --------------------------------------------------------------- */
+
+/* Makes the runners of the models of the folder, which are not loaded. Once the pool is there, before the engines. */
+weft_status residents_plan(weft_runtime *rt, weft_error *error);
+/* Starts the thread that loads. */
+weft_status residents_start(weft_runtime *rt, weft_error *error);
+void residents_stop(weft_residents *residents);  /* ends the thread; NULL is fine, as below */
+void residents_close(weft_residents *residents); /* after the engines; frees what is loaded */
+/* Bytes that models of the folder may take at once, of options and device. */
+uint64_t residents_bytes(const weft_runtime *rt);
+
+void residents_print(const weft_runtime *rt, weft_text *out); /* the plan's line of them */
+
+/* ---- any thread -------------------------------------------------------------------------------- */
+
+/* A request of a tenant for a model is about to be submitted. Refused with a line: NOT_FOUND where the model is not
+ * loaded and the tenant may not have it loaded (--load-tenants), FULL while it cannot be. residents NULL: fine. */
+weft_status residents_use(weft_residents *residents, uint32_t model, uint32_t tenant, weft_error *error);
+resident_view residents_look(weft_residents *residents, uint32_t model);
+const char *residents_state_name(resident_state state);
+uint64_t residents_most(const weft_residents *residents);
+uint64_t residents_held(weft_residents *residents);
+
+/* What the operator asked for. residents_outcome: AGAIN until it is done or could not be done. */
+typedef struct resident_ask {
+  uint32_t model;
+  bool load;
+  uint64_t n_done, n_failed; /* before it was asked */
+} resident_ask;
+/* INVALID with a line: the model is not of the folder and stays. */
+weft_status residents_ask(weft_residents *residents, uint32_t model, bool load, resident_ask *ask, weft_error *error);
+weft_status residents_outcome(weft_residents *residents, const resident_ask *ask, weft_error *error);
+/* How long the model stays after its last use; UINT64_MAX: until others need its room. */
+void residents_keep(weft_residents *residents, uint32_t model, uint64_t us);
+/* Blocks until the outcome. */
+weft_status residents_await(weft_residents *residents, const resident_ask *ask, weft_error *error);
+
+/* changed is called after every change of any state, on any thread, until it is taken off; it must not block, nor call
+ * what is declared here. The caller owns the watcher. */
+typedef struct resident_watcher {
+  void (*changed)(void *self);
+  void *self;
+  struct resident_watcher *next;
+} resident_watcher;
+void residents_watch(weft_residents *residents, resident_watcher *watcher);
+void residents_unwatch(weft_residents *residents, resident_watcher *watcher);
+
+#endif

@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: MIT */
+/* Models of a folder that come and go while others serve (api/residents.h): what one tenant streams from a model is the
+ * same bytes while others are loaded and leave in turn; memory holds what the plan says at every moment; a load that
+ * cannot fit, whose file was changed, cut or cannot be read, or to which memory is refused in its middle, is refused in
+ * one line and leaves nothing behind; requests wait for a model within their deadline; what runs goes on to its end. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/residents.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "tests/support/amount.h"
+#include "tests/support/small_runtime.h"
+
+enum { ANSWER_MAX = 1024, N_FILES = 3 };
+
+static const char *const names[N_FILES] = {"ar-base", "ar-dense", "dg-base"};
+static char folder[64];
+
+static void path_of(const char *name, char out[128]) {
+  (void)snprintf(out, 128, "%s/%s.gguf", folder, name);
+}
+
+static void copy_file(const char *from, const char *name, long n_bytes) {
+  char path[128];
+  char *bytes = malloc(1 << 20);
+  path_of(name, path);
+  FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
+  assert_true(bytes != NULL && in != NULL && out != NULL);
+  size_t n = fread(bytes, 1, 1 << 20, in);
+  assert_true(n > 0 && n < 1 << 20);
+  if (n_bytes > 0) n = (size_t)n_bytes;
+  assert_int_equal(fwrite(bytes, 1, n, out), n);
+  assert_int_equal(fclose(in) + fclose(out), 0);
+  free(bytes);
+}
+
+static void put_model(const char *model, const char *name) {
+  char from[256];
+  (void)snprintf(from, sizeof from, MODELS "%s.gguf", model);
+  copy_file(from, name, 0);
+}
+
+static int make_folder(void **state) {
+  (void)state;
+  (void)snprintf(folder, sizeof folder, "/tmp/weft-residents-XXXXXX");
+  if (mkdtemp(folder) == NULL) return -1;
+  for (uint32_t i = 0; i < N_FILES; i++) put_model(names[i], names[i]);
+  copy_file(WEFT_SOURCE_DIR "/README.md", "no-model", 0);
+  return 0;
+}
+
+static int drop_folder(void **state) {
+  char path[128];
+  (void)state;
+  for (uint32_t i = 0; i < N_FILES; i++) {
+    path_of(names[i], path);
+    (void)unlink(path);
+  }
+  path_of("no-model", path);
+  (void)unlink(path);
+  return rmdir(folder);
+}
+
+static weft_open_options options_of(uint64_t models_bytes) {
+  weft_open_options options = small_runtime(NULL, 0);
+  options.models_dir = folder;
+  options.models_bytes = models_bytes;
+  options.context = 1024;
+  options.kv_bytes = 4 << 20;
+  return options;
+}
+
+static weft_runtime *open_runtime(const weft_open_options *options) {
+  weft_runtime *rt = NULL;
+  char error[512] = "";
+  if (weft_open(options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+  assert_int_equal(weft_n_models(rt), N_FILES); /* no-model.gguf is left out */
+  return rt;
+}
+
+static uint32_t index_of(weft_runtime *rt, const char *name) {
+  uint32_t index;
+  weft_error error;
+  assert_non_null(weft_runtime_model(rt, name, &index, &error));
+  return index;
+}
+
+static resident_view look(weft_runtime *rt, const char *name) {
+  return residents_look(rt->residents, index_of(rt, name));
+}
+
+static void is_in(weft_runtime *rt, const char *name, const char *state) {
+  assert_string_equal(weft_model_at(rt, index_of(rt, name)).state, state);
+}
+
+/* What models take, in the order of `names`. */
+static void needs(uint64_t out[N_FILES]) {
+  weft_open_options options = options_of((uint64_t)1 << 30);
+  weft_runtime *rt = open_runtime(&options);
+  for (uint32_t i = 0; i < N_FILES; i++) out[i] = look(rt, names[i]).need_bytes;
+  weft_close(rt);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
+/* Room for any two of them, and not for three. */
+static uint64_t room_for_two(void) {
+  uint64_t n[N_FILES];
+  needs(n);
+  return larger(n[0] + n[1], larger(n[0] + n[2], n[1] + n[2]));
+}
+
+static void loads(weft_runtime *rt, const char *name) {
+  char error[512] = "";
+  if (weft_load_model(rt, name, error, sizeof error) != 0) fail_msg("%s: %s", name, error);
+}
+
+static void unloads(weft_runtime *rt, const char *name) {
+  char error[512] = "";
+  if (weft_unload_model(rt, name, error, sizeof error) != 0) fail_msg("%s: %s", name, error);
+}
+
+/* ---- answers --------------------------------------------------------------------------------------------- */
+
+typedef struct answer {
+  int submitted;
+  char finish[16], error[512];
+  int32_t token[ANSWER_MAX];
+  uint32_t n;
+} answer;
+
+static const int32_t prompt[] = {2, 17, 30, 44, 17, 30, 44, 90, 61};
+
+static weft_generation *start(weft_runtime *rt, const char *model, uint32_t n_tokens, uint32_t timeout_ms,
+                              uint32_t tenant, answer *a) {
+  weft_generate_params p;
+  weft_generation *g = NULL;
+  weft_generate_defaults(&p);
+  p.model = model;
+  p.tenant = tenant;
+  p.has_seed = true;
+  p.sampling.seed = 7;
+  p.sampling.temperature = 0.9f;
+  p.max_tokens = n_tokens;
+  p.timeout_ms = timeout_ms;
+  p.ignore_eos = true;
+  p.no_cache = true;
+  p.mode = WEFT_MODE_AUTOREGRESSIVE;
+  p.prompt.tokens = prompt;
+  p.prompt.n_tokens = sizeof prompt / sizeof *prompt;
+  memset(a, 0, sizeof *a);
+  a->submitted = weft_submit(rt, &p, &g, a->error, sizeof a->error);
+  return g;
+}
+
+static void finish(weft_generation *g, answer *a) {
+  weft_delta d;
+  while (g != NULL && a->finish[0] == 0) {
+    int status = weft_next(g, TEST_WAIT_MS, &d);
+    if (status != 0) fail_msg("weft_next gave %d", status);
+    if (d.kind == WEFT_DELTA_TEXT) {
+      assert_true(a->n + d.n_tokens <= ANSWER_MAX);
+      memcpy(a->token + a->n, d.tokens, d.n_tokens * sizeof *d.tokens);
+      a->n += d.n_tokens;
+    } else if (d.kind == WEFT_DELTA_END) {
+      (void)snprintf(a->finish, sizeof a->finish, "%s", d.finish);
+      if (d.error != NULL) (void)snprintf(a->error, sizeof a->error, "%s", d.error);
+    }
+  }
+  weft_generation_free(g);
+}
+
+static void ask(weft_runtime *rt, const char *model, uint32_t n_tokens, answer *a) {
+  finish(start(rt, model, n_tokens, 0, 0, a), a);
+  if (a->submitted != 0 || strcmp(a->finish, "length") != 0)
+    fail_msg("%s: %d, '%s', %s", model, a->submitted, a->finish, a->error);
+  assert_int_equal(a->n, n_tokens);
+}
+
+static void same(const answer *got, const answer *wanted) {
+  assert_int_equal(got->n, wanted->n);
+  assert_memory_equal(got->token, wanted->token, wanted->n * sizeof *wanted->token);
+}
+
+/* The answers of a server that has the models from its start. */
+static void answers_of_others(uint32_t n_tokens, answer out[N_FILES]) {
+  char path[N_FILES][256];
+  const char *models[N_FILES];
+  for (uint32_t i = 0; i < N_FILES; i++) {
+    (void)snprintf(path[i], sizeof path[i], MODELS "%s.gguf", names[i]);
+    models[i] = path[i];
+  }
+  weft_open_options options = options_of(0);
+  options.models_dir = NULL;
+  options.models = models;
+  options.n_models = N_FILES;
+  weft_runtime *rt = NULL;
+  char error[512] = "";
+  if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+  for (uint32_t i = 0; i < N_FILES; i++) ask(rt, names[i], n_tokens, &out[i]);
+  weft_close(rt);
+}
+
+/* ---- a stream beside loads ------------------------------------------------------------------------------- */
+
+typedef struct stream {
+  weft_runtime *rt;
+  const answer *wanted;
+  _Atomic bool stop;
+  _Atomic uint32_t n_answers, n_wrong;
+} stream;
+
+static void *run_stream(void *self) {
+  stream *s = self;
+  static answer got;
+  while (!s->stop) {
+    finish(start(s->rt, names[0], s->wanted->n, 0, 0, &got), &got);
+    bool good = got.n == s->wanted->n && memcmp(got.token, s->wanted->token, got.n * sizeof *got.token) == 0;
+    s->n_answers += 1;
+    s->n_wrong += !good;
+  }
+  return NULL;
+}
+
+/* Two of three fit: each load of one makes the other leave, or the one that streams in a pause between two answers. */
+static void test_stream(void **state) {
+  (void)state;
+  static answer wanted[N_FILES], got;
+  enum { N_TOKENS = 200 };
+  answers_of_others(N_TOKENS, wanted);
+  weft_open_options options = options_of(room_for_two());
+  weft_runtime *rt = open_runtime(&options);
+  stream s = {.rt = rt, .wanted = &wanted[0]};
+  pthread_t thread;
+  uint64_t most = residents_most(rt->residents);
+  assert_int_equal(pthread_create(&thread, NULL, run_stream, &s), 0);
+  for (uint32_t round = 0; round < 3 || s.n_answers < 3; round++) {
+    for (uint32_t i = 1; i < N_FILES; i++) {
+      loads(rt, names[i]);
+      assert_true(residents_held(rt->residents) <= most);
+      ask(rt, names[i], N_TOKENS, &got);
+      same(&got, &wanted[i]);
+      assert_true(residents_held(rt->residents) <= most);
+    }
+    unloads(rt, names[2]);
+  }
+  s.stop = true;
+  (void)pthread_join(thread, NULL);
+  assert_int_equal(s.n_wrong, 0);
+  assert_true(look(rt, names[1]).n_loads >= 3 && look(rt, names[2]).n_unloads >= 3);
+  print_message("%u answers beside %llu loads\n", s.n_answers,
+                (unsigned long long)(look(rt, names[1]).n_loads + look(rt, names[2]).n_loads));
+  weft_close(rt);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------- */
+
+/* What was planned from headers is what the loaded model says that it took. */
+static void test_plan(void **state) {
+  (void)state;
+  weft_open_options options = options_of((uint64_t)1 << 30);
+  weft_runtime *rt = open_runtime(&options);
+  assert_int_equal(residents_held(rt->residents), 0);
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < N_FILES; i++) {
+    is_in(rt, names[i], "absent");
+    loads(rt, names[i]);
+    is_in(rt, names[i], "ready");
+    assert_int_equal(look(rt, names[i]).took_bytes, look(rt, names[i]).need_bytes);
+    sum += look(rt, names[i]).need_bytes;
+    assert_int_equal(residents_held(rt->residents), sum);
+  }
+  for (uint32_t i = 0; i < N_FILES; i++) unloads(rt, names[i]);
+  assert_int_equal(residents_held(rt->residents), 0);
+  weft_close(rt);
+}
+
+static void test_least_recently_used(void **state) {
+  (void)state;
+  static answer a;
+  weft_open_options options = options_of(room_for_two());
+  weft_runtime *rt = open_runtime(&options);
+  loads(rt, names[0]);
+  loads(rt, names[1]);
+  ask(rt, names[0], 4, &a); /* now the use of names[1] is longest ago */
+  ask(rt, names[2], 4, &a); /* a request alone has it loaded */
+  is_in(rt, names[0], "ready");
+  is_in(rt, names[1], "absent");
+  is_in(rt, names[2], "ready");
+  ask(rt, names[1], 4, &a);
+  is_in(rt, names[0], "absent");
+  weft_close(rt);
+}
+
+static void test_too_large(void **state) {
+  (void)state;
+  static answer before, a;
+  uint64_t n[N_FILES];
+  char error[512] = "";
+  needs(n);
+  uint32_t large = n[0] > n[1] ? 0 : 1, small = 1 - large;
+  assert_true(n[large] > n[small]);
+  weft_open_options options = options_of(n[small]);
+  weft_runtime *rt = open_runtime(&options);
+  ask(rt, names[small], 20, &before);
+  assert_int_equal(weft_load_model(rt, names[large], error, sizeof error), WEFT_E_TOO_LARGE);
+  assert_non_null(strstr(error, "--models-mib"));
+  assert_null(strchr(error, '\n'));
+  is_in(rt, names[small], "ready"); /* nothing left for it */
+  ask(rt, names[small], 20, &a);
+  same(&a, &before);
+  /* a request is refused with the same line, at once or when it has been looked at */
+  finish(start(rt, names[large], 4, 0, 0, &a), &a);
+  assert_true(a.submitted == WEFT_FULL || strcmp(a.finish, "error") == 0);
+  assert_non_null(strstr(a.error, "--models-mib"));
+  assert_int_equal(residents_held(rt->residents), n[small]);
+  weft_close(rt);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------------------- */
+
+static void test_memory_refused(void **state) {
+  (void)state;
+  static answer wanted, a;
+  weft_open_options options = options_of((uint64_t)1 << 30);
+  weft_runtime *rt = open_runtime(&options);
+  uint32_t model = index_of(rt, names[0]);
+  ask(rt, names[0], 20, &wanted);
+  unloads(rt, names[0]);
+  uint64_t n = 1, n_refused = 0;
+  for (bool worked = false; !worked; n += n < 60 ? 1 : test_amount(29, 7, 1)) {
+    char error[512] = "";
+    (void)weft_memory_fail_at(n);
+    int status = weft_load_model(rt, names[0], error, sizeof error);
+    worked = weft_memory_fail_at(0) < n;
+    if (worked != (status == 0)) fail_msg("allocation %llu: %d, '%s'", (unsigned long long)n, status, error);
+    if (worked) break;
+    n_refused += 1;
+    assert_true(status == WEFT_E_NO_MEMORY && error[0] != 0 && strchr(error, '\n') == NULL);
+    is_in(rt, names[0], "absent");
+    assert_int_equal(residents_held(rt->residents), 0);
+  }
+  assert_true(n_refused > 50);
+  assert_int_equal(residents_look(rt->residents, model).n_failed, n_refused);
+  ask(rt, names[0], 20, &a);
+  same(&a, &wanted);
+  weft_close(rt);
+}
+
+static void refuses(weft_runtime *rt, const char *name, const char *words) {
+  char error[512] = "";
+  assert_true(weft_load_model(rt, name, error, sizeof error) < 0);
+  if (strstr(error, words) == NULL || strchr(error, '\n') != NULL) fail_msg("'%s' has no '%s'", error, words);
+  is_in(rt, name, "absent");
+  assert_int_equal(residents_held(rt->residents), residents_look(rt->residents, index_of(rt, names[0])).need_bytes);
+}
+
+/* The file is another one, is cut, or is gone; one that was there before goes on, and the right one loads again. */
+static void test_files(void **state) {
+  (void)state;
+  static answer wanted, a;
+  char path[128];
+  uint64_t n[N_FILES];
+  needs(n);
+  weft_open_options options = options_of(n[0] + n[1] - 1); /* one of them, so names[0] would have to leave */
+  weft_runtime *rt = open_runtime(&options);
+  ask(rt, names[0], 20, &wanted);
+  path_of(names[1], path);
+  put_model("ar-shared", names[1]);
+  refuses(rt, names[1], "another file");
+  copy_file(MODELS "ar-dense.gguf", names[1], 200000);
+  refuses(rt, names[1], names[1]);
+  assert_int_equal(unlink(path), 0);
+  refuses(rt, names[1], "No such file");
+  is_in(rt, names[0], "ready"); /* nothing left for a load that was refused */
+  finish(start(rt, names[1], 4, 0, 0, &a), &a);
+  assert_true(a.submitted == WEFT_FULL && strstr(a.error, "tried again in") != NULL);
+  ask(rt, names[0], 20, &a);
+  same(&a, &wanted);
+  put_model(names[1], names[1]);
+  loads(rt, names[1]);
+  is_in(rt, names[0], "absent");
+  weft_close(rt);
+}
+
+/* Requests that wait for a model whose load fails end with the reason; none is forgotten. */
+static void test_waiters_are_told(void **state) {
+  (void)state;
+  static answer a[3];
+  weft_generation *g[3];
+  weft_open_options options = options_of(0);
+  weft_runtime *rt = open_runtime(&options);
+  put_model("ar-shared", names[1]);
+  for (uint32_t i = 0; i < 3; i++) g[i] = start(rt, names[1], 4, 0, 0, &a[i]);
+  for (uint32_t i = 0; i < 3; i++) finish(g[i], &a[i]);
+  for (uint32_t i = 0; i < 3; i++) {
+    assert_true(a[i].submitted == WEFT_FULL || strcmp(a[i].finish, "error") == 0);
+    assert_non_null(strstr(a[i].error, "another file"));
+  }
+  put_model(names[1], names[1]);
+  loads(rt, names[1]);
+  weft_close(rt);
+}
+
+/* ---- requests -------------------------------------------------------------------------------------------- */
+
+/* One model fits, and the other one is wanted while it runs: a deadline holds while waiting, what runs goes on to its
+ * end, and who waits without a deadline is served. */
+static void test_waiting(void **state) {
+  (void)state;
+  static answer wanted[N_FILES], a, b, late;
+  uint64_t n[N_FILES];
+  enum { N_TOKENS = 900 };
+  answers_of_others(N_TOKENS, wanted);
+  needs(n);
+  weft_open_options options = options_of(larger(n[0], n[1]));
+  weft_runtime *rt = open_runtime(&options);
+  loads(rt, names[0]);
+  weft_generation *runs = start(rt, names[0], N_TOKENS, 0, 0, &a);
+  weft_generation *soon = start(rt, names[1], N_TOKENS, 1, 0, &late);
+  weft_generation *waits = start(rt, names[1], N_TOKENS, 0, 0, &b);
+  finish(soon, &late);
+  assert_string_equal(late.finish, "deadline");
+  finish(waits, &b);
+  finish(runs, &a);
+  assert_string_equal(a.finish, "length");
+  assert_string_equal(b.finish, "length");
+  same(&a, &wanted[0]);
+  same(&b, &wanted[1]);
+  weft_close(rt);
+}
+
+/* A model that is asked to leave does so when its answers are written; who comes then has it loaded again. */
+static void test_unload_in_use(void **state) {
+  (void)state;
+  static answer wanted[N_FILES], a, b;
+  enum { N_TOKENS = 400 };
+  answers_of_others(N_TOKENS, wanted);
+  weft_open_options options = options_of(0);
+  weft_runtime *rt = open_runtime(&options);
+  loads(rt, names[0]);
+  weft_generation *runs = start(rt, names[0], N_TOKENS, 0, 0, &a);
+  weft_delta d;
+  assert_int_equal(weft_next(runs, TEST_WAIT_MS, &d), 0); /* it runs */
+  memcpy(a.token, d.tokens, d.n_tokens * sizeof *d.tokens);
+  a.n = d.n_tokens;
+  unloads(rt, names[0]);
+  finish(runs, &a);
+  assert_string_equal(a.finish, "length");
+  same(&a, &wanted[0]);
+  is_in(rt, names[0], "absent");
+  ask(rt, names[0], N_TOKENS, &b);
+  same(&b, &wanted[0]);
+  assert_int_equal(look(rt, names[0]).n_loads, 2);
+  weft_close(rt);
+}
+
+static void test_tenants(void **state) {
+  (void)state;
+  static answer a;
+  static const char *const may[] = {"alice"};
+  static const weft_tenant_options tenants[] = {{.name = "alice"}, {.name = "bob"}};
+  weft_open_options options = options_of(0);
+  options.tenants = 2;
+  options.tenant = tenants;
+  options.load_tenants = may;
+  options.n_load_tenants = 1;
+  weft_runtime *rt = open_runtime(&options);
+  finish(start(rt, names[0], 4, 0, 1, &a), &a);
+  assert_true(a.submitted == WEFT_E_NOT_FOUND && strstr(a.error, "not loaded") != NULL);
+  is_in(rt, names[0], "absent");
+  finish(start(rt, names[0], 4, 0, 0, &a), &a);
+  assert_string_equal(a.finish, "length");
+  finish(start(rt, names[0], 4, 0, 1, &a), &a); /* it is there now */
+  assert_string_equal(a.finish, "length");
+  weft_close(rt);
+}
+
+/* A model whose time without use is over leaves; one that stays does not. */
+static void test_keep(void **state) {
+  (void)state;
+  weft_open_options options = options_of(0);
+  weft_runtime *rt = open_runtime(&options);
+  loads(rt, names[0]);
+  loads(rt, names[1]);
+  residents_keep(rt->residents, index_of(rt, names[1]), 1000);
+  while (look(rt, names[1]).state != RESIDENT_ABSENT) (void)usleep(1000);
+  is_in(rt, names[0], "ready");
+  assert_true(look(rt, names[0]).expires_us == UINT64_MAX);
+  weft_close(rt);
+}
+
+/* ---- the start ------------------------------------------------------------------------------------------- */
+
+static void test_refused_options(void **state) {
+  (void)state;
+  weft_runtime *rt = NULL;
+  char error[512] = "";
+  weft_open_options options = options_of(0);
+  options.models_dir = "/nowhere/at/all";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), WEFT_E_IO);
+  assert_non_null(strstr(error, "/nowhere/at/all"));
+  options.models_dir = WEFT_SOURCE_DIR "/docs"; /* it has no such file */
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), WEFT_E_NOT_FOUND);
+  assert_non_null(strstr(error, "no file there can be served"));
+  options = options_of(0);
+  options.devices = "0,1";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), WEFT_E_INVALID);
+  assert_non_null(strstr(error, "one device"));
+  options = options_of(0);
+  options.weights = "/tmp/none";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), WEFT_E_INVALID);
+  assert_non_null(strstr(error, "--weights"));
+  assert_null(rt);
+}
+
+/* A model named at the start stays, beside those of the folder. */
+static void test_named_model_stays(void **state) {
+  (void)state;
+  static answer a;
+  static const char *const named[] = {MODELS "ar-e2b.gguf"};
+  char error[512] = "";
+  weft_open_options options = options_of(0);
+  options.models = named;
+  options.n_models = 1;
+  weft_runtime *rt = NULL;
+  if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+  assert_int_equal(weft_n_models(rt), N_FILES + 1);
+  is_in(rt, "ar-e2b", "ready");
+  assert_int_equal(weft_unload_model(rt, "ar-e2b", error, sizeof error), WEFT_E_INVALID);
+  assert_non_null(strstr(error, "stays"));
+  loads(rt, "ar-e2b");
+  ask(rt, "ar-e2b", 8, &a);
+  ask(rt, names[2], 8, &a);
+  assert_int_equal(weft_load_model(rt, "nobody", error, sizeof error), WEFT_E_NOT_FOUND);
+  weft_close(rt);
+}
+
+int main(void) {
+  /* refusals are looked at where they come back; there are hundreds */
+  weft_log_set_level(WEFT_LOG_ERROR);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan),
+                                     cmocka_unit_test(test_stream),
+                                     cmocka_unit_test(test_too_large),
+                                     cmocka_unit_test(test_least_recently_used),
+                                     cmocka_unit_test(test_memory_refused),
+                                     cmocka_unit_test(test_files),
+                                     cmocka_unit_test(test_waiting),
+                                     cmocka_unit_test(test_waiters_are_told),
+                                     cmocka_unit_test(test_unload_in_use),
+                                     cmocka_unit_test(test_tenants),
+                                     cmocka_unit_test(test_keep),
+                                     cmocka_unit_test(test_refused_options),
+                                     cmocka_unit_test(test_named_model_stays)};
+  return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* Models of a folder over HTTP: the operator loads and unloads them, requests have them loaded, the list of models says
+ * what state each is in; who may do what, and what is refused with which line. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/support/http_conversation.h"
+
+static const char keys_text[] = "sk-red red\nsk-blue blue\nsk-op operator\n";
+static const char *const red = "Authorization: Bearer sk-red\r\n";
+static const char *const blue = "Authorization: Bearer sk-blue\r\n";
+static const char *const boss = "Authorization: Bearer sk-op\r\n";
+
+static char folder[64];
+static talk server;
+
+static void link_model(const char *from, const char *name) {
+  char path[128];
+  (void)snprintf(path, sizeof path, "%s/%s.gguf", folder, name);
+  assert_int_equal(symlink(from, path), 0);
+}
+
+static int open_server(void **state) {
+  static const char *const may[] = {"red"};
+  const weft_open_options options = {.threads = 2,
+                                     .kv_bytes = 8 << 20,
+                                     .models_dir = folder,
+                                     .models_bytes = 48 << 20,
+                                     .running = 8,
+                                     .load_tenants = may,
+                                     .n_load_tenants = 1};
+  (void)snprintf(folder, sizeof folder, "/tmp/weft-models-XXXXXX");
+  if (mkdtemp(folder) == NULL) return -1;
+  link_model(DEMO_AR_MODEL, "weft-demo-ar");
+  link_model(WEFT_SOURCE_DIR "/tests/golden/models/ar-dense.gguf", "ar-dense");
+  *state = talk_serve(&server, keys_text, options, (weft_server_options){0});
+  return 0;
+}
+
+static int close_server(void **state) {
+  static const char *const linked[] = {"weft-demo-ar", "ar-dense"};
+  for (size_t i = 0; i < 2; i++) {
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s.gguf", folder, linked[i]);
+    (void)unlink(path);
+  }
+  (void)rmdir(folder);
+  return close_talk(state);
+}
+
+static json_t *ask(const char *who, const char *method, const char *path, const char *body, int code) {
+  talk_answer a = talk_ask_as(server.port, method, path, who, body);
+  if (a.code != code) fail_msg("%s %s %s: %d %s", method, path, body, a.code, a.body.bytes);
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  assert_non_null(root);
+  talk_answer_free(&a);
+  return root;
+}
+
+static void refused(const char *who, const char *path, const char *body, int code, const char *words) {
+  json_t *root = ask(who, "POST", path, body, code);
+  const char *message = text_at(root, "error.message");
+  if (strstr(message, words) == NULL) fail_msg("%s %s: '%s' lacks '%s'", path, body, message, words);
+  json_decref(root);
+}
+
+static void is_in(const char *model, const char *state) {
+  char path[64];
+  (void)snprintf(path, sizeof path, "/v1/models/%s", model);
+  json_t *root = ask(red, "GET", path, "", 200);
+  assert_string_equal(text_at(root, "state"), state);
+  assert_string_equal(text_at(root, "status.value"), strcmp(state, "ready") == 0 ? "loaded" : "unloaded");
+  json_decref(root);
+}
+
+static void changes(const char *path, const char *model, const char *state) {
+  char body[128];
+  (void)snprintf(body, sizeof body, "{\"model\":\"%s\"}", model);
+  json_t *root = ask(boss, "POST", path, body, 200);
+  assert_string_equal(text_at(root, "model"), model);
+  assert_string_equal(text_at(root, "state"), state);
+  json_decref(root);
+  is_in(model, state);
+}
+
+#define CHAT(model) \
+  "{\"model\":\"" model "\",\"max_tokens\":4,\"messages\":[{\"role\":\"user\",\"content\":\"1 + 2\"}]}"
+
+static void test_states(void **state) {
+  (void)state;
+  is_in("weft-demo", "ready");
+  is_in("weft-demo-ar", "absent");
+  changes("/v1/models/load", "weft-demo-ar", "ready");
+  changes("/v1/models/load", "weft-demo-ar", "ready"); /* it is there already */
+  changes("/v1/models/unload", "weft-demo-ar", "absent");
+  changes("/v1/models/unload", "weft-demo-ar", "absent");
+  changes("/models/load", "weft-demo-ar", "ready"); /* llama-server's paths */
+  changes("/models/unload", "weft-demo-ar", "absent");
+  json_t *root = ask(red, "GET", "/v1/models", "", 200);
+  assert_int_equal(json_array_size(at(root, "data")), 3);
+  json_decref(root);
+}
+
+/* A request has its model loaded, of a tenant that may. */
+static void test_on_call(void **state) {
+  (void)state;
+  refused(blue, "/v1/chat/completions", CHAT("weft-demo-ar"), 404, "may not have it loaded");
+  is_in("weft-demo-ar", "absent");
+  json_decref(ask(red, "POST", "/v1/chat/completions", CHAT("weft-demo-ar"), 200));
+  is_in("weft-demo-ar", "ready");
+  json_decref(ask(blue, "POST", "/v1/chat/completions", CHAT("weft-demo-ar"), 200));
+  json_decref(ask(blue, "POST", "/v1/chat/completions", CHAT("weft-demo"), 200));
+  changes("/v1/models/unload", "weft-demo-ar", "absent");
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  static const char *const paths[] = {"/v1/models/load", "/v1/models/unload"};
+  for (size_t i = 0; i < 2; i++) {
+    refused(red, paths[i], "{\"model\":\"weft-demo-ar\"}", 403, "operator");
+    refused(boss, paths[i], "{\"model\":\"nobody\"}", 404, "no model is named 'nobody'");
+    refused(boss, paths[i], "{}", 400, "model must be the name");
+    refused(boss, paths[i], "[]", 400, "the body must be a JSON object");
+    refused(boss, paths[i], "{\"model\":7}", 400, "model must be the name");
+    refused(boss, paths[i], "{\"model\":\"weft-demo-ar\",\"now\":true}", 400, "now is unknown");
+    refused(boss, paths[i], "", 400, "");
+  }
+  refused(boss, "/v1/models/unload", "{\"model\":\"weft-demo\"}", 400, "stays");
+  is_in("weft-demo", "ready");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_on_call),
+                                     cmocka_unit_test(test_refusals)};
+  return cmocka_run_group_tests(tests, open_server, close_server);
+}
