@@ -22,7 +22,15 @@ typedef uint32_t lanes_u __attribute__((vector_size(64)));
 #define LANES_INLINE static inline __attribute__((always_inline, unused))
 
 LANES_INLINE lanes_f lanes_splat(float x) {
+#ifdef __AVX2__
   return (lanes_f){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#else /* through registers that such a machine has: the compiler would store x sixteen times */
+  typedef float quad __attribute__((vector_size(16)));
+  const quad q = {x, x, x, x};
+  lanes_f v;
+  for (uint32_t i = 0; i < 4; i++) memcpy((float *)&v + 4 * i, &q, sizeof q);
+  return v;
+#endif
 }
 
 LANES_INLINE lanes_f lanes_load(const float *at) {
