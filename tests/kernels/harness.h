@@ -134,15 +134,37 @@ static inline float random_uniform(uint64_t seed, uint64_t i) {
   return weft_draw_uniform(&key);
 }
 
-/* About normal: the sum of four uniforms, mean 0, variance 1. */
+/* 64 random bits: one mixing of a place with what a seed was made into before. Tests draw millions of numbers, so that keys of
+ * base/random.h, mixed four times each, were half the time of some of them. */
+static inline uint64_t random_bits(uint64_t mixed_seed, uint64_t i) {
+  return weft_mix64(mixed_seed ^ (i + 1) * 0xE7037ED1A0B428DBull);
+}
+
+static inline uint64_t random_seed(uint64_t seed) {
+  return weft_mix64(seed + 0x9E3779B97F4A7C15ull);
+}
+
+/* About normal: the sum of four uniforms of 16 bits, mean 0, variance 1. */
+static inline float normal_of_bits(uint64_t bits) {
+  int32_t sum = (int32_t)((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) + (bits >> 48));
+  return (float)(sum - 4 * 32767 - 2) * (1.7320508f * 0x1p-16f);
+}
+
 static inline float random_normal(uint64_t seed, uint64_t i) {
-  float sum = 0.0f;
-  for (uint64_t part = 0; part < 4; part++) sum += random_uniform(seed, 4 * i + part) - 0.5f;
-  return sum * 1.7320508f;
+  return normal_of_bits(random_bits(random_seed(seed), i));
 }
 
 static inline void fill_normal(float *x, size_t n, uint64_t seed) {
-  for (size_t i = 0; i < n; i++) x[i] = random_normal(seed, i);
+  const uint64_t mixed = random_seed(seed);
+  for (size_t i = 0; i < n; i++) x[i] = normal_of_bits(random_bits(mixed, i));
+}
+
+static inline void fill_bytes(uint8_t *x, size_t n, uint64_t seed) {
+  const uint64_t mixed = random_seed(seed);
+  for (size_t i = 0; i < n; i += 8) {
+    uint64_t bits = random_bits(mixed, i);
+    memcpy(x + i, &bits, n - i < sizeof bits ? n - i : sizeof bits);
+  }
 }
 
 /* ---- devices ---- */

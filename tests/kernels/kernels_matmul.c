@@ -502,9 +502,7 @@ static void packing(weft_device *device, uint32_t n_blocks) {
     uint64_t n_bytes = 3ull * OUT * n_blocks * info->n_bytes;
     uint64_t held_bytes = 3ull * OUT * weft_type_row_bytes(info->held_as, weight.n_in);
     buffer from = buffer_new(n_bytes), held = buffer_new(held_bytes), to = buffer_new(held_bytes);
-    for (uint64_t i = 0; i < n_bytes; i++) {
-      ((uint8_t *)from.data)[i] = (uint8_t)(random_uniform(50 + (uint64_t)id, i) * 256.0f);
-    }
+    fill_bytes(from.data, n_bytes, 50 + (uint64_t)id);
     weft_repack_row(info->type, from.data, held.data, 3ull * OUT * weight.n_in);
     assert_int_equal(weft_device_weight(device, &weight, from.data, WEFT_USE_EXPERTS, NULL), WEFT_OK);
     assert_int_equal(weight.type, info->held_as);

@@ -59,7 +59,7 @@ static inline void put_f16(uint8_t *at, float value) {
 }
 
 static inline void fill_block(weft_type type, uint8_t *block, uint32_t n_bytes, uint64_t seed) {
-  for (uint32_t i = 0; i < n_bytes; i++) block[i] = (uint8_t)(random_uniform(seed, i) * 256.0f);
+  fill_bytes(block, n_bytes, seed);
   float size = 0.5f + random_uniform(seed, 1000), normal = random_normal(seed, 1001);
   uint16_t half = weft_f32_to_bf16(normal);
   const scale_place *place = find_scales(type);

@@ -408,16 +408,21 @@ static float sum_of(uint32_t first, uint32_t n, uint32_t round, uint64_t at) {
   return sum_of(first, n / 2, round, at) + sum_of(first + n / 2, n - n / 2, round, at);
 }
 
-/* What the exchange makes of column c of a row, on shard `at`. */
-static void want_number(const exchange *e, uint32_t i, uint32_t n, uint32_t at, uint32_t round, uint32_t row,
-                        uint32_t c, float *floats) {
-  uint64_t place = (uint64_t)row * e->n_cols[i] + c, x = e->x[i] + place;
-  bool own = owns(n, at, e->n_rows, row);
-  if (e->way == WEFT_SHARDS_SUM || (e->way == WEFT_SHARDS_SUM_OWN && own)) floats[x] = sum_of(0, n, round, x);
+/* What the exchange makes of a row of array i, on shard `at`. */
+static void want_row(const exchange *e, uint32_t i, uint32_t n, uint32_t at, uint32_t round, uint32_t row,
+                     float *floats) {
+  const uint32_t n_cols = e->n_cols[i];
+  const bool own = owns(n, at, e->n_rows, row);
+  const uint64_t x = e->x[i] + (uint64_t)row * n_cols;
+  if (e->way == WEFT_SHARDS_SUM || (e->way == WEFT_SHARDS_SUM_OWN && own)) {
+    for (uint32_t c = 0; c < n_cols; c++) floats[x + c] = sum_of(0, n, round, x + c);
+  }
   for (uint32_t s = 0; s < n; s++) {
-    uint64_t y = e->y[i] + ((uint64_t)row * n + s) * e->n_cols[i] + c;
-    if (e->way == WEFT_SHARDS_ROWS && owns(n, s, e->n_rows, row)) floats[x] = float_of(s, round, x);
-    if (e->way == WEFT_SHARDS_COLUMNS || (e->way == WEFT_SHARDS_COLUMNS_OWN && own)) floats[y] = float_of(s, round, x);
+    const uint64_t y = e->y[i] + ((uint64_t)row * n + s) * n_cols;
+    const bool in_place = e->way == WEFT_SHARDS_ROWS && owns(n, s, e->n_rows, row);
+    const bool beside = e->way == WEFT_SHARDS_COLUMNS || (e->way == WEFT_SHARDS_COLUMNS_OWN && own);
+    for (uint32_t c = 0; c < n_cols && in_place; c++) floats[x + c] = float_of(s, round, x + c);
+    for (uint32_t c = 0; c < n_cols && beside; c++) floats[y + c] = float_of(s, round, x + c);
   }
 }
 
@@ -426,9 +431,7 @@ static void want_list(const exchange_list *list, uint32_t at, uint32_t round, fl
   for (uint32_t k = 0; k < list->n_exchanges; k++) {
     const exchange *e = &list->exchange[k];
     for (uint32_t i = 0; i < e->n_arrays; i++) {
-      for (uint32_t row = 0; row < e->n_rows; row++) {
-        for (uint32_t c = 0; c < e->n_cols[i]; c++) want_number(e, i, list->n, at, round, row, c, floats);
-      }
+      for (uint32_t row = 0; row < e->n_rows; row++) want_row(e, i, list->n, at, round, row, floats);
     }
   }
 }
