@@ -5,17 +5,17 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/matmul_lanes.h"
 
-/* A quarter of sixteen lanes, which is what a machine of this file has registers for. A number put into all sixteen at once would
- * go through memory in small pieces. */
+/* A quarter of sixteen lanes, which is what a machine of this file has registers for. A number put into all sixteen at
+ * once would go through memory in small pieces. */
 typedef int32_t quad_i __attribute__((vector_size(16)));
 typedef uint32_t quad_u __attribute__((vector_size(16)));
 typedef uint16_t quad_halves __attribute__((vector_size(16)));
 
 enum { CODES = 16, QUADS = CPU_PANEL / 4 };
 
-/* dot[o] = start + the sum over four vectors, of four inputs each, of w * code. The first and third code of a lane are multiplied
- * at once, and so are the second and fourth: a product of 8 bits without a sign and 8 with one fits the half of a lane, and SSE2
- * has no instruction that multiplies whole lanes. */
+/* dot[o] = start + the sum over four vectors, of four inputs each, of w * code. The first and third code of a lane are
+ * multiplied at once, and so are the second and fourth: a product of 8 bits without a sign and 8 with one fits the half
+ * of a lane, and SSE2 has no instruction that multiplies whole lanes. */
 LANES_INLINE void dot_codes(int32_t start, const lanes_u *w, const uint8_t *codes, int32_t dot[CPU_PANEL]) {
   quad_u x[CODES / 2];
   for (uint32_t c = 0; c < CODES / 4; c++) {

@@ -134,8 +134,8 @@ static inline float random_uniform(uint64_t seed, uint64_t i) {
   return weft_draw_uniform(&key);
 }
 
-/* 64 random bits: one mixing of a place with what a seed was made into before. Tests draw millions of numbers, so that keys of
- * base/random.h, mixed four times each, were half the time of some of them. */
+/* 64 random bits: one mixing of a place with what a seed was made into before. Tests draw millions of numbers, so that
+ * keys of base/random.h, mixed four times each, were half the time of some of them. */
 static inline uint64_t random_bits(uint64_t mixed_seed, uint64_t i) {
   return weft_mix64(mixed_seed ^ (i + 1) * 0xE7037ED1A0B428DBull);
 }
