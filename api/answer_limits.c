@@ -145,7 +145,5 @@ weft_key128 answer_limits_domain(const uint8_t secret[WEFT_SALT_SECRET], weft_ke
   _Static_assert(WEFT_SALT_SECRET >= XXH3_SECRET_SIZE_MIN, "the hash takes the whole secret");
   if (salt == NULL || *salt == 0) return domain;
   XXH128_hash_t own = XXH3_128bits_withSecret(salt, strlen(salt), secret, WEFT_SALT_SECRET);
-  const uint64_t both[4] = {domain.low, domain.high, own.low64, own.high64};
-  own = XXH3_128bits_withSecret(both, sizeof both, secret, WEFT_SALT_SECRET);
-  return (weft_key128){own.low64, own.high64};
+  return weft_domain_with_salt(domain, (weft_key128){own.low64, own.high64});
 }

@@ -95,6 +95,7 @@ int weft_unpin(weft_runtime *rt, uint32_t id) {
 
 void weft_reset_prefix_cache(weft_runtime *rt) {
   weft_replicas_reset_cache(rt->replicas);
+  keep_forget(rt);
 }
 
 uint32_t weft_pins(weft_runtime *rt, weft_pin_card *out, uint32_t max) {

@@ -313,12 +313,13 @@ static weft_status plan_file(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
-/* A file is unlinked as soon as it is made, so each replica makes its own at the same path. */
+/* A file is unlinked as soon as it is made, so each replica makes its own at the same path, unless it is kept. */
 static weft_status open_stores(weft_runtime *rt, bool may_shrink, weft_error *error) {
-  const weft_kv_file_config file = {
-      .path = rt->options.spill_file, .n_slots = rt->n_file_pages, .moves_max = WEFT_MOVES_MAX};
+  weft_kv_file_config file = {.path = rt->options.spill_file, .n_slots = rt->n_file_pages, .moves_max = WEFT_MOVES_MAX};
   weft_status status = open_pools(rt, may_shrink, error);
   for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
+    const weft_kept_file *kept = keep_file(rt->keep, r);
+    if (kept != NULL) file.kept = weft_kept_file_slots(kept), file.io = weft_kept_file_io(kept);
     status = weft_kv_store_add_host(rt->store[r], rt->n_host_pages, error);
     if (status == WEFT_OK) status = weft_kv_store_add_file(rt->store[r], &file, error);
   }
@@ -350,6 +351,16 @@ static void print_off(const weft_runtime *rt, weft_text *t) {
     weft_text_printf(t, "off      weights as integers too: a device lacks %.0f MiB for them\n",
                      mib_of(rt->devices.integers_missing));
   if (o->no_peer_access && rt->devices.n > 1) weft_text_puts(t, "off      peer access: --no-peer-access\n");
+}
+
+static void print_file(const weft_runtime *rt, const char *each, weft_text *t) {
+  char path[1024];
+  if (rt->n_file_pages == 0) return;
+  (void)weft_utf8_clean(rt->options.spill_file, path, sizeof path);
+  weft_text_printf(t, "file     %.1f MiB behind the host memory%s: %u pages in %s (%s)\n",
+                   mib_of((uint64_t)rt->n_file_pages * rt->page_bytes), each, rt->n_file_pages, path,
+                   rt->keep == NULL ? "unlinked" : "kept");
+  keep_print(rt, t);
 }
 
 static void write_plan(weft_runtime *rt) {
@@ -413,12 +424,7 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, "host     %.1f MiB behind the pool%s: %u pages\n",
                      mib_of((uint64_t)rt->n_host_pages * rt->page_bytes), each, rt->n_host_pages);
   }
-  if (rt->n_file_pages > 0) {
-    char path[1024];
-    (void)weft_utf8_clean(rt->options.spill_file, path, sizeof path);
-    weft_text_printf(t, "file     %.1f MiB behind the host memory%s: %u pages in %s (unlinked)\n",
-                     mib_of((uint64_t)rt->n_file_pages * rt->page_bytes), each, rt->n_file_pages, path);
-  }
+  print_file(rt, each, t);
   weft_request_memory_print(rt, t);
 }
 
@@ -507,7 +513,8 @@ static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tena
       /* where steps are computed inside submit, planning ahead would only add void rows */
       .overlap = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap,
       .no_prefix_cache = rt->options.no_prefix_cache,
-      .prefix_feed = rt->options.prefix_feed};
+      .prefix_feed = rt->options.prefix_feed,
+      .saves_prefixes = rt->keep != NULL};
   weft_replicas_config config = {.n = rt->n_replicas, .engine = each};
   for (uint32_t r = 0; r < rt->n_replicas; r++) config.runner[r] = runners[r];
   weft_status status = weft_replicas_open(&config, &rt->replicas, error);
@@ -515,6 +522,7 @@ static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tena
     if (rt->store[r]->file != NULL)
       weft_kv_file_watch(rt->store[r]->file, wake_engine, weft_replicas_at(rt->replicas, r));
   }
+  if (status == WEFT_OK) status = keep_take(rt, error);
   if (status == WEFT_OK) status = drafts_start(rt, error);
   if (status == WEFT_OK) status = weft_replicas_start(rt->replicas);
   if (status == WEFT_OK) status = residents_start(rt, error);
@@ -594,6 +602,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (status == WEFT_OK) answer_defaults_tell_unused(rt);
   if (status == WEFT_OK) status = plan_pool(rt, error);
   if (status == WEFT_OK) status = plan_file(rt, error);
+  if (status == WEFT_OK) status = keep_open(rt, options, error);
   if (status == WEFT_OK) status = open_stores(rt, options->kv_bytes == 0, error);
   if (status == WEFT_OK) status = open_runners(rt, error);
   if (status != WEFT_OK) return status;
@@ -627,6 +636,8 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.backend = NULL;
   rt->options.precision = NULL;
   rt->options.spill_file = NULL;
+  rt->options.keep = NULL;
+  rt->options.keep_key = NULL;
   rt->options.devices = NULL;
   rt->options.weights = NULL;
   rt->options.device_mib = NULL;
@@ -665,11 +676,13 @@ void weft_close(weft_runtime *rt) {
   }
   residents_stop(rt->residents);
   if (rt->replicas != NULL) weft_replicas_stop(rt->replicas);
+  keep_finish(rt);
   for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) model_drafter_close(rt->drafter[r]);
   weft_replicas_close(rt->replicas);
   residents_close(rt->residents);
   for (uint32_t i = 0; i < rt->n_models; i++) weft_runtime_forget(&rt->model[i]);
   for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) weft_kv_store_close(rt->store[r]);
+  keep_close(rt->keep);
   weft_weights_close(rt->weights);
   devices_close(&rt->devices);
   weft_free(rt->model);

@@ -10,6 +10,7 @@
 
 #include "api/devices.h"
 #include "api/formats.h"
+#include "api/keep.h"
 #include "api/model_drafter.h"
 #include "api/weft.h"
 #include "base/clock.h"
@@ -67,6 +68,7 @@ struct weft_runtime {
   weft_weights *weights;                  /* of another process; NULL: this one loads its own */
   uint32_t n_replicas;                    /* devices_n_replicas */
   weft_kv_store *store[WEFT_DEVICES_MAX]; /* [n_replicas] */
+  weft_keep *keep;                        /* NULL: no prefixes outlive it */
   weft_replicas *replicas;
   weft_served_model *model; /* [n_models] the first n_served are served; the others only draft (drafts.h) */
   uint32_t n_models, n_served;
@@ -110,6 +112,26 @@ const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const c
  * answer_limits_domain (answer_limits.h). */
 static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
   return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};
+}
+/* A domain says whose it is: the tenant's number in its low bits, or, where a salt narrows it, in the low bits of its
+ * high half, whose first bit is set then; the other bits are a digest of the salt. Files of kept prefixes rely on it. */
+#define WEFT_DOMAIN_SHARED UINT32_MAX
+enum { WEFT_DOMAIN_TENANT_BITS = 0xFFFF };
+static inline bool weft_domain_is_salted(weft_key128 domain) {
+  return domain.high >> 63 != 0;
+}
+/* The tenant of a domain that is not public; WEFT_DOMAIN_SHARED: of all tenants. */
+static inline uint32_t weft_domain_tenant(weft_key128 domain) {
+  uint32_t own = (uint32_t)((weft_domain_is_salted(domain) ? domain.high : domain.low) & WEFT_DOMAIN_TENANT_BITS);
+  return own == 0 ? WEFT_DOMAIN_SHARED : own - 1;
+}
+static inline weft_key128 weft_domain_salt(weft_key128 domain) {
+  return (weft_key128){domain.low, domain.high & ~(uint64_t)WEFT_DOMAIN_TENANT_BITS};
+}
+/* The domain of a tenant (weft_runtime_domain), narrowed by a digest. */
+static inline weft_key128 weft_domain_with_salt(weft_key128 domain, weft_key128 digest) {
+  uint64_t other = digest.high & ~(uint64_t)WEFT_DOMAIN_TENANT_BITS;
+  return (weft_key128){digest.low, (uint64_t)1 << 63 | other | (domain.low & WEFT_DOMAIN_TENANT_BITS)};
 }
 /* The cache of a model as routers count it: tokens of a block, the largest of the model's layer groups, at whose ends
  * hits end; and how many such blocks of it fill the pools of all replicas while no other model has pages. */

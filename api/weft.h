@@ -51,6 +51,9 @@ typedef struct weft_open_options {
   uint64_t host_bytes; /* [none] host memory behind the pool: takes evicted blocks and gives them back */
   const char *spill_file;  /* [none] path of a file behind the host memory; must not exist; created, unlinked at once */
   uint64_t spill_bytes;    /* [none] size of that file */
+  const char *const *keep; /* [n_keep] tenants whose prefixes the file keeps for the next start; it is not unlinked */
+  uint32_t n_keep;
+  const char *keep_key;    /* [none] path of a key: kept prefixes are encrypted */
   uint32_t saved_canvases; /* [serve] preempted canvases, per model, that resume at their step; others start again */
   uint32_t context;        /* [serve, or the model's if that is less] longest prompt + answer */
   uint32_t running, queue; /* [serve] most requests running at once, and most waiting */
@@ -228,6 +231,17 @@ WEFT_API uint32_t weft_pins(weft_runtime *runtime, weft_pin_card *out, uint32_t 
 /* Drops the prefix cache before the next step; running requests keep their blocks. Pins stay declared, and their blocks
  * are kept again once a request has computed them. */
 WEFT_API void weft_reset_prefix_cache(weft_runtime *runtime);
+typedef struct weft_kept_counts {
+  uint64_t blocks, bytes; /* that the files hold now; blocks of layer groups */
+} weft_kept_counts;
+/* Sends what is cached of the tenants of `keep` down to the file, and writes which prefixes it has, so that the next
+ * weft_open finds them, however this process ends. weft_close does it, too. name: writes a copy FILE.name as well, in
+ * the same form; NULL: none. load brings what such a copy has into the file of a server of the same models and
+ * numerics, and counts what it took. counts may be NULL. Both return when it is done, while requests go on. */
+WEFT_API int weft_prefixes_save(weft_runtime *runtime, const char *name, weft_kept_counts *counts, char *error,
+                                size_t n_error);
+WEFT_API int weft_prefixes_load(weft_runtime *runtime, const char *name, weft_kept_counts *counts, char *error,
+                                size_t n_error);
 
 /* Text to tokens and tokens to text, by the tokenizer of model (NULL: the first). The caller frees *tokens or *text
  * with weft_release. */

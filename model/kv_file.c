@@ -39,17 +39,18 @@ struct weft_kv_file {
   weft_kv_file_config config;
   weft_kv_file_io io;
   int fd;
+  uint64_t begin, stride;
   uint64_t *checksum;          /* [n_slots]; the file's thread's */
   bool *filled;                /* [n_slots] */
   bool told[N_OUTCOMES];       /* of an outcome, in the log */
   uint64_t n_added, n_allowed; /* engine thread */
   pthread_t thread;
-  bool has_thread;
+  bool has_thread, borrows; /* borrows: the descriptor is another's */
   pthread_mutex_t mutex;
-  pthread_cond_t changed;
+  pthread_cond_t changed, moved;
   /* under the mutex */
   ring up, down;
-  bool stop;
+  bool stop, gone, moves; /* gone: weft_kv_file_let_go was called; moves: the thread reads or writes */
   void (*notify)(void *self);
   void *notify_self;
   uint64_t n_outcomes[N_OUTCOMES], n_bytes_written, n_bytes_read;
@@ -83,6 +84,15 @@ static weft_status reserve_room(weft_kv_file *f, uint64_t n_bytes, weft_error *e
 
 static weft_status make_file(weft_kv_file *f, weft_error *error) {
   const char *path = f->config.path;
+  f->stride = f->config.page_bytes;
+  if (f->config.kept != NULL) {
+    f->fd = f->config.kept->fd;
+    f->begin = f->config.kept->begin;
+    f->stride = f->config.kept->stride;
+    f->borrows = true;
+    f->config.kept = NULL;
+    return WEFT_OK;
+  }
   f->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (f->fd < 0 && errno == EEXIST) {
     return weft_fail(error, WEFT_E_IO, "%s exists: name a file that does not, it is made and removed again", path);
@@ -105,6 +115,7 @@ weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **
   f->fd = -1;
   (void)pthread_mutex_init(&f->mutex, NULL);
   (void)pthread_cond_init(&f->changed, NULL);
+  (void)pthread_cond_init(&f->moved, NULL);
   f->checksum = weft_alloc(config->n_slots, sizeof *f->checksum);
   f->filled = weft_alloc(config->n_slots, sizeof *f->filled);
   f->up.move = weft_alloc(config->moves_max, sizeof(move));
@@ -134,9 +145,10 @@ void weft_kv_file_close(weft_kv_file *f) {
   (void)pthread_cond_signal(&f->changed);
   (void)pthread_mutex_unlock(&f->mutex);
   if (f->has_thread) (void)pthread_join(f->thread, NULL);
-  if (f->fd >= 0) (void)close(f->fd);
+  if (f->fd >= 0 && !f->borrows) (void)close(f->fd);
   (void)pthread_mutex_destroy(&f->mutex);
   (void)pthread_cond_destroy(&f->changed);
+  (void)pthread_cond_destroy(&f->moved);
   weft_free(f->checksum);
   weft_free(f->filled);
   weft_free(f->up.move);
@@ -169,22 +181,29 @@ static bool read_all(weft_kv_file *f, char *to, uint64_t n_bytes, uint64_t at) {
   return true;
 }
 
-/* The slot's number is part of it: a page of another slot is none of this one. */
+uint64_t weft_kv_page_sum(const void *page, uint64_t page_bytes, uint32_t slot) {
+  return XXH3_64bits_withSeed(page, page_bytes, slot);
+}
+
 static uint64_t checksum_of(const weft_kv_file *f, const char *page, uint32_t slot) {
-  return XXH3_64bits_withSeed(page, f->config.page_bytes, slot);
+  return weft_kv_page_sum(page, f->config.page_bytes, slot);
+}
+
+static uint64_t place_of(const weft_kv_file *f, uint32_t slot) {
+  return f->begin + slot * f->stride;
 }
 
 static outcome sink_page(weft_kv_file *f, uint32_t from, uint32_t slot) {
   const char *page = f->config.host + from * f->config.page_bytes;
   f->checksum[slot] = checksum_of(f, page, slot);
-  f->filled[slot] = write_all(f, page, f->config.page_bytes, slot * f->config.page_bytes);
+  f->filled[slot] = write_all(f, page, f->config.page_bytes, place_of(f, slot));
   return f->filled[slot] ? DONE : WRITE_FAILED;
 }
 
 static outcome lift_page(weft_kv_file *f, uint32_t slot, uint32_t to) {
   char *page = f->config.host + to * f->config.page_bytes;
   WEFT_CHECK(f->filled[slot]);
-  if (!read_all(f, page, f->config.page_bytes, slot * f->config.page_bytes)) return READ_FAILED;
+  if (!read_all(f, page, f->config.page_bytes, place_of(f, slot))) return READ_FAILED;
   return checksum_of(f, page, slot) == f->checksum[slot] ? DONE : DAMAGED;
 }
 
@@ -205,6 +224,8 @@ static void make_move(weft_kv_file *f, ring *q) {
   move *m = &q->move[q->n_ended % f->config.moves_max];
   const weft_page_copy *copy = &m->end.copy;
   bool up = q == &f->up;
+  if (f->gone) m->lost = true;
+  f->moves = !m->lost;
   (void)pthread_mutex_unlock(&f->mutex);
   uint64_t start_us = weft_clock_us();
   outcome how = m->lost ? LOST : up ? lift_page(f, copy->from, copy->to) : sink_page(f, copy->from, copy->to);
@@ -212,6 +233,8 @@ static void make_move(weft_kv_file *f, ring *q) {
   m->end.ok = how == DONE;
   m->end.us = weft_clock_us() - start_us;
   (void)pthread_mutex_lock(&f->mutex);
+  f->moves = false;
+  (void)pthread_cond_broadcast(&f->moved);
   f->n_outcomes[how] += 1;
   if (how == DONE) *(up ? &f->n_bytes_read : &f->n_bytes_written) += f->config.page_bytes;
   q->n_ended += 1;
@@ -281,7 +304,25 @@ uint32_t weft_kv_file_ended(weft_kv_file *f, weft_copy_end *out, uint32_t max) {
   return n;
 }
 
+uint64_t weft_kv_file_sum(const weft_kv_file *f, uint32_t slot) {
+  WEFT_CHECK(slot < f->config.n_slots);
+  return f->checksum[slot];
+}
+
+void weft_kv_file_adopt(weft_kv_file *f, uint32_t slot, uint64_t sum) {
+  WEFT_CHECK(slot < f->config.n_slots);
+  f->checksum[slot] = sum;
+  f->filled[slot] = true;
+}
+
 /* ---- any thread ------------------------------------------------------------------------------------------ */
+
+void weft_kv_file_let_go(weft_kv_file *f) {
+  (void)pthread_mutex_lock(&f->mutex);
+  f->gone = true;
+  while (f->moves) (void)pthread_cond_wait(&f->moved, &f->mutex);
+  (void)pthread_mutex_unlock(&f->mutex);
+}
 
 void weft_kv_file_watch(weft_kv_file *f, void (*notify)(void *self), void *self) {
   (void)pthread_mutex_lock(&f->mutex);

@@ -2,7 +2,8 @@
 /* The file behind host memory, which has slots of one page each, and the thread that reads and writes these slots.
  *
  * Law: at open the file is created, its room on the disk is reserved, and it is unlinked, so no other process can open
- * the file, and nothing of it is left when the process ends, however it ends. Adding a move never waits for the disk;
+ * the file, and nothing of it is left when the process ends, however it ends; but for one that is kept (kept_file.h),
+ * which is given open. Adding a move never waits for the disk;
  * moves run one after another, those from the file first, else in the order in which they were added, and each ends
  * exactly once. The checksums of the slots stay in memory: a page that cannot be written or read in full, or that comes
  * back with another checksum, is a failed move and nothing worse. Nothing is allocated after open. */
@@ -25,6 +26,16 @@ typedef struct weft_kv_file_io {
   int64_t (*read)(void *self, int fd, void *to, uint64_t n_bytes, uint64_t at);
 } weft_kv_file_io;
 
+/* Where the slots lie in a file that is open: slot s at begin + s * stride. */
+typedef struct weft_kv_place_of_slots {
+  int fd;
+  uint64_t begin, stride;
+} weft_kv_place_of_slots;
+
+/* What a page is known by when it comes back. The slot's number is part of it: a page of another slot is none of this
+ * one. */
+uint64_t weft_kv_page_sum(const void *page, uint64_t page_bytes, uint32_t slot);
+
 typedef struct weft_kv_file_config {
   const char *path; /* the name of a file that does not exist yet; not needed after open */
   uint64_t page_bytes;
@@ -33,6 +44,8 @@ typedef struct weft_kv_file_config {
   char *host;         /* page_bytes * n_host bytes of host memory that the caller owns */
   uint32_t n_host;
   const weft_kv_file_io *io; /* NULL: the system's functions; tests give others; copied */
+  /* A file that is kept: it is open and has its room, and stays open after close. NULL: one of its own is made. */
+  const weft_kv_place_of_slots *kept;
 } weft_kv_file_config;
 
 /* Errors name the file: IO (it exists, it cannot be made, there is no room for it), NO_MEMORY. */
@@ -51,7 +64,15 @@ void weft_kv_file_start(weft_kv_file *file, uint64_t n_added, bool lost);
 /* Copies out the moves that ended since the last call, at most max; returns how many. */
 uint32_t weft_kv_file_ended(weft_kv_file *file, weft_copy_end *out, uint32_t max);
 
+/* The checksum of a slot that no move fills. */
+uint64_t weft_kv_file_sum(const weft_kv_file *file, uint32_t slot);
+/* The slot, of which no move is under way, has content of this checksum from before: it is checked when it comes up. */
+void weft_kv_file_adopt(weft_kv_file *file, uint32_t slot, uint64_t sum);
+
 /* ---- any thread ---- */
+
+/* Waits for the move that is under way; all others fail from now on, and nothing is read or written any more. */
+void weft_kv_file_let_go(weft_kv_file *file);
 
 /* From now on the file's thread calls notify after each move; notify must not wait. NULL: no call is made once this
  * returns. */

@@ -200,6 +200,10 @@ static bool take_memory(weft_pager *pager) {
     if (pager->changed == NULL || pager->is_changed == NULL) return false;
     pager->watched = false; /* until somebody does */
   }
+  if (pager->saves) {
+    pager->told = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->told);
+    if (pager->told == NULL) return false;
+  }
   pager->path = alloc_zeroed(pager, n_path, sizeof *pager->path);
   pager->path_hash = alloc_zeroed(pager, n_path, sizeof *pager->path_hash);
   return pager->page && pager->node && pager->place && pager->node_tokens && pager->line && pager->seq &&
@@ -224,6 +228,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
   pager->journal_mask = (uint64_t)config->journal_capacity - 1;
   pager->watched = config->changes;
+  pager->saves = config->saves;
   pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
   pager->free_page = PAGER_LINK_NONE;
   pager->free_node = PAGER_NODE_NONE;
@@ -296,6 +301,7 @@ void weft_pager_reset_cache(weft_pager *pager) {
   pager_spill_reset(pager);
   pager_index_reset(pager);
   pager_journal_cleared(pager);
+  pager->n_resets += 1;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

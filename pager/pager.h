@@ -99,7 +99,7 @@ typedef struct weft_pager_config {
   uint32_t n_models;
   const weft_pager_model *model; /* [n_models], copied */
   uint32_t journal_capacity;     /* events that the journal keeps (journal.h), a power of two; 0: there is no journal */
-  bool changes, no_prefix_cache; /* weft_pager_watch may be called; nothing is published and found */
+  bool changes, saves, no_prefix_cache; /* weft_pager_watch, saved.h may be used; nothing is published and found */
   /* Seeds the hash of the prefix index. 0, as a server needs it: the system draws a secret (pager_secret_draw in
    * prefix.c), so that no client can choose tokens that slow down the searches of others. Tests give a number. No
    * result depends on the seed, only the time that searches take. */

@@ -92,9 +92,10 @@ static inline void pager_block_unpin(weft_pager *pager, weft_page page, pager_li
 
 /* A CACHED page becomes the most recently used one of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
-/* A CACHED page becomes the last one of the COLD list; or, of a state the first, goes to host memory (false: cannot). */
+/* A CACHED page becomes the last one of the COLD list; or, the first of its block, goes to host memory (false: cannot).
+ */
 void pager_page_cool(weft_pager *pager, weft_page page);
-bool pager_state_sink(weft_pager *pager, weft_page page);
+bool pager_block_sink(weft_pager *pager, weft_page page);
 /* Makes the node of some content free: forgets the oldest content of the lowest tier, or else evicts a block, whose
  * pages become FREE. False: there is neither. */
 bool pager_evict_one(weft_pager *pager);

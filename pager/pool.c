@@ -179,12 +179,14 @@ void pager_page_touch(weft_pager *pager, weft_page page) {
   page_list_append(pager, page, warm_list_of(pager, page));
 }
 
-bool pager_state_sink(weft_pager *pager, weft_page page) {
+bool pager_block_sink(weft_pager *pager, weft_page page) {
+  bool is_state = pager_is_state(pager, page), keep = pager->page[page].keep;
   uint32_t group_id = pager_group_id_at(pager, pager->page[page].node, pager->page[page].group);
   if (pager->n_host == 0 || !pager_spill_out(pager, page)) return false;
   page_list_remove(pager, page);
-  count_evicted(pager, page, group_id, true);
-  pager_run_dissolve(pager, page);
+  pager->page[page].keep = keep; /* a state that is WARM leaves its chain */
+  count_evicted(pager, page, group_id, is_state);
+  if (is_state) pager_run_dissolve(pager, page);
   pager_page_free(pager, page);
   return true;
 }

@@ -192,6 +192,7 @@ static uint32_t node_take(weft_pager *pager, pager_hash hash) {
     return PAGER_NODE_NONE;
   }
   pager->n_nodes_live += 1;
+  if (pager->told != NULL) pager->told[node] = 0; /* nothing was decided of this one */
   pager->node[node] = (pager_node){
       .hash = {(uint32_t)hash.low, (uint32_t)(hash.low >> 32), hash.high}, .parent = PAGER_NODE_NONE, .live = 1};
   uint32_t *places = pager_places(pager, node);

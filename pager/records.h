@@ -25,6 +25,7 @@
 
 #include "base/check.h"
 #include "pager/journal.h"
+#include "pager/saved.h"
 
 enum {
   PAGER_LINE_WORDS = 16, /* one cache line of the index: 15 entries and the overflow count */
@@ -33,7 +34,7 @@ enum {
   PAGER_SECRET_WORDS = 24, /* of the secret with which the index hashes: 192 bytes, as many as XXH3 has of its own */
   PAGER_MATCH_BATCH = 32,  /* base blocks whose memory is fetched at the same time while a prompt is matched */
   PAGER_COST_LOG_MAX = 3,  /* the most that the cost of computing a block again adds to its worth */
-  PAGER_ALLOCATIONS_MAX = 18,
+  PAGER_ALLOCATIONS_MAX = 19,
   PAGER_NODE_EVICTIONS_MAX = 1024 /* pages that are evicted for one new node before it is given up */
 };
 
@@ -200,6 +201,13 @@ struct weft_pager {
   uint8_t *is_changed;       /* [n_nodes] 1: the node is in the list */
   uint32_t n_changed, n_swept, n_sweep; /* nodes n_swept to n_sweep - 1 are still to be told, changed or not */
   bool watched, cleared;                /* cleared: since changes were taken */
+
+  bool saves;         /* as configured */
+  uint32_t *told;     /* [n_nodes] while the index is told (saved.c): what was decided of a node; NULL: it never is */
+  uint32_t n_told;    /* nodes */
+  uint32_t told_slot; /* the slot of the file that comes next */
+  weft_domain_rule tells; /* whose blocks are */
+  uint64_t n_resets;
 
   uint32_t *path;        /* scratch of admit: the nodes of the prompt, */
   pager_hash *path_hash; /* and the hashes of its base blocks */

@@ -94,7 +94,8 @@ void pager_spill_reset(weft_pager *pager) {
   pager->n_free_host = 0;
   for (uint32_t s = pager->n_slots; s-- > 0;) {
     pager->slot[s].node = PAGER_NODE_NONE;
-    if (pager->slot[first_slot(pager, s)].state != PAGER_SLOT_MOVING) slot_free(pager, s);
+    pager_slot_state state = pager->slot[first_slot(pager, s)].state;
+    if (state != PAGER_SLOT_MOVING && state != PAGER_SLOT_LENT) slot_free(pager, s);
   }
   pager->stats.n_host_held = pager->stats.n_file_held = 0;
 }
@@ -253,10 +254,10 @@ static bool sinks_ever(const weft_pager *pager, uint32_t s) {
   return n <= WEFT_MOVES_MAX && fits_tier(pager, 1, n);
 }
 
-/* Begins sinks before the host is full. */
-static void sink_oldest_slots(weft_pager *pager) {
+/* Begins sinks until `low` slots of the host are free, or will be. */
+static void sink_oldest_slots(weft_pager *pager, uint32_t low) {
   const weft_pager_stats *stats = &pager->stats;
-  uint32_t head = pager->n_slots, low = low_water(pager);
+  uint32_t head = pager->n_slots;
   if (pager->n_slots == pager->n_host) return;
   while (stats->n_sinking < SINKING_MAX && pager->n_free_host + stats->n_sinking <= low) {
     uint32_t oldest = pager->slot[head].next;
@@ -293,7 +294,7 @@ bool pager_spill_out(weft_pager *pager, weft_page page) {
   record->node = PAGER_NODE_NONE;
   record->keep = 0;
   pager->stats.n_spilled += n;
-  sink_oldest_slots(pager);
+  sink_oldest_slots(pager, low_water(pager)); /* before the host is full */
   return true;
 }
 
@@ -433,6 +434,100 @@ bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *ma
   return n_moving > 0 || n_lifting > 0;
 }
 
+/* ---- what outlives the process ----------------------------------------------------------------- */
+
+bool pager_spill_has_room(const weft_pager *pager, uint32_t n) {
+  return n <= pager->n_free_host && has_room_for_copies(pager, 2 * n); /* the sinks are copies, too */
+}
+
+void pager_sink_all(weft_pager *pager) {
+  sink_oldest_slots(pager, pager->n_host);
+}
+
+bool pager_file_content(const weft_pager *pager, uint32_t slot, uint32_t *node, uint32_t *group) {
+  const pager_slot *record = &pager->slot[pager->n_host + slot];
+  if (record->state != PAGER_SLOT_HELD) return false;
+  *node = record->node;
+  *group = record->group;
+  return true;
+}
+
+uint32_t pager_file_slots(const weft_pager *pager, uint32_t slot, uint32_t *out) {
+  uint32_t n = 0;
+  for (uint32_t s = pager->n_host + slot; s != UINT32_MAX; s = pager->slot[s].more) out[n++] = slot_number(pager, s);
+  return n;
+}
+
+/* All FREE slots of the file, the first one first. */
+static void list_free_slots(weft_pager *pager) {
+  pager->free_slot[1] = UINT32_MAX;
+  for (uint32_t s = pager->n_slots; s-- > pager->n_host;) {
+    if (pager->slot[s].state != PAGER_SLOT_FREE) continue;
+    pager->slot[s].next = pager->free_slot[1];
+    pager->free_slot[1] = s;
+  }
+}
+
+static void slot_lend(weft_pager *pager, uint32_t s) {
+  pager->slot[s].state = PAGER_SLOT_LENT;
+  pager->slot[s].more = UINT32_MAX;
+  pager->slot[s].node = PAGER_NODE_NONE;
+}
+
+bool weft_pager_slots_claim(weft_pager *pager, const uint32_t *slot, uint32_t n) {
+  uint32_t n_file = pager->n_slots - pager->n_host, i = 0;
+  for (; i < n && slot[i] < n_file && pager->slot[pager->n_host + slot[i]].state == PAGER_SLOT_FREE; i++)
+    slot_lend(pager, pager->n_host + slot[i]);
+  for (uint32_t k = 0; i < n && k < i; k++) slot_free(pager, pager->n_host + slot[k]);
+  list_free_slots(pager);
+  return i == n;
+}
+
+uint32_t weft_pager_slots_take(weft_pager *pager, uint32_t *slot, uint32_t max) {
+  uint32_t n = 0, s = UINT32_MAX;
+  while (n < max && pager->n_slots > pager->n_host && (s = slot_take(pager, 1)) != UINT32_MAX) {
+    slot_lend(pager, s);
+    slot[n++] = slot_number(pager, s);
+  }
+  return n;
+}
+
+void weft_pager_slots_give_back(weft_pager *pager, const uint32_t *slot, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    WEFT_CHECK(pager->slot[pager->n_host + slot[i]].state == PAGER_SLOT_LENT);
+    slot_free(pager, pager->n_host + slot[i]);
+  }
+}
+
+static bool can_be_block(const weft_pager *pager, uint32_t node, uint32_t g, uint32_t n_slots) {
+  const pager_node *record = &pager->node[node];
+  const pager_model *model = &pager->model[record->model];
+  if (record->root || g >= model->n_groups || (record->depth & (model->group[g].span - 1)) != 0) return false;
+  if (n_slots != pager_group_pages(&model->group[g]) || !fits_tier(pager, 1, n_slots)) return false;
+  return pager_places(pager, node)[g] == PAGER_PLACE_NONE;
+}
+
+bool weft_pager_adopt_block(weft_pager *pager, uint32_t node, uint32_t group, const uint32_t *slot, uint32_t n_slots) {
+  WEFT_CHECK(node < pager->n_nodes_touched && pager->node[node].live);
+  if (n_slots == 0 || !can_be_block(pager, node, group, n_slots)) {
+    weft_pager_slots_give_back(pager, slot, n_slots);
+    return false;
+  }
+  uint32_t first = pager->n_host + slot[0], last = first;
+  for (uint32_t i = 0; i < n_slots; i++) {
+    uint32_t s = pager->n_host + slot[i];
+    WEFT_CHECK(pager->slot[s].state == PAGER_SLOT_LENT);
+    pager->slot[s] =
+        (pager_slot){.older = first, .more = UINT32_MAX, .node = PAGER_NODE_NONE, .state = PAGER_SLOT_MEMBER};
+    if (i > 0) pager->slot[last].more = s;
+    last = s;
+  }
+  pager->node[node].refs += 1;
+  slot_attach(pager, first, node, group);
+  slot_list_append(pager, first);
+  return true;
+}
+
 /* ---- check ----------------------------------------------------------------------------------- */
 
 #define BROKEN(...) (weft_fail(error, WEFT_E_INVALID, "pager check: " __VA_ARGS__), false)
@@ -474,7 +569,7 @@ static bool waiting_check(const weft_pager *pager, weft_error *error) {
 }
 
 bool pager_spill_check(const weft_pager *pager, weft_error *error) {
-  uint32_t n_of[2][5] = {{0}}, n_held[2] = {0}, n_moving[2] = {0}, n_members = 0;
+  uint32_t n_of[2][6] = {{0}}, n_held[2] = {0}, n_moving[2] = {0}, n_members = 0;
   for (uint32_t s = 0; s < pager->n_slots; s++) {
     if (!slot_check(pager, s, &n_members, error)) return false;
     const pager_slot *record = &pager->slot[s];

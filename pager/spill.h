@@ -11,7 +11,8 @@ typedef enum pager_slot_state {
   PAGER_SLOT_HELD = 1,   /* it holds content and is in the list of its tier */
   PAGER_SLOT_MOVING = 2, /* moves read it, if it has a node, or fill it, if it has none */
   PAGER_SLOT_PICKED = 3, /* the admit that is running brings its content back; never between calls */
-  PAGER_SLOT_MEMBER = 4  /* it has a page of a state, but not the first; the first slot speaks for it */
+  PAGER_SLOT_MEMBER = 4, /* it has a page of a state, but not the first; the first slot speaks for it */
+  PAGER_SLOT_LENT = 5    /* it was handed out to be filled from outside (saved.h), and holds nothing yet */
 } pager_slot_state;
 
 typedef struct pager_slot {
@@ -48,6 +49,14 @@ bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *ma
  * each picked entry of the sequence's tables, and emits the copies. */
 void pager_restore_pick(weft_pager *pager, uint32_t place);
 void pager_restore(weft_pager *pager, weft_seq seq);
+/* True: this slot of the file is the first of some content, which is the block of that node and group. */
+bool pager_file_content(const weft_pager *pager, uint32_t slot, uint32_t *node, uint32_t *group);
+/* The slots of that content, by their numbers in the file. Returns how many. */
+uint32_t pager_file_slots(const weft_pager *pager, uint32_t slot, uint32_t *out);
+/* Whether a block of n pages can leave for host memory now without another content giving way. */
+bool pager_spill_has_room(const weft_pager *pager, uint32_t n);
+/* Begins to sink all that host memory holds. */
+void pager_sink_all(weft_pager *pager);
 bool pager_spill_check(const weft_pager *pager, weft_error *error);
 
 #endif

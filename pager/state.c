@@ -113,7 +113,7 @@ static void keep_warm(weft_pager *pager, weft_page page) {
     weft_page first = list_at(pager, pager->kept[0])[PAGER_RUN_HEAD];
     chain_remove(pager, first);
     pager->page[first].keep = 0;
-    if (!pager_state_sink(pager, first)) pager_page_cool(pager, first);
+    if (!pager_block_sink(pager, first)) pager_page_cool(pager, first);
   }
 }
 

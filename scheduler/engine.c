@@ -2,6 +2,7 @@
 #include "scheduler/engine.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
 #include "base/memory.h"
@@ -20,7 +21,8 @@ enum {
   RUNNING_MAX = 1 << 20,
   WAITING_MAX = 1 << 24,
   ROWS_MAX = 1 << 20,
-  TOKENS_MAX = 1 << 24
+  TOKENS_MAX = 1 << 24,
+  VISIT_NAP_NS = 500000
 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -131,6 +133,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
                               .model = model,
                               .no_prefix_cache = c->no_prefix_cache,
                               .changes = c->prefix_feed,
+                              .saves = c->saves_prefixes,
                               .hash_seed = c->hash_seed};
   return weft_pager_open(&config, &e->pager, error);
 }
@@ -239,6 +242,7 @@ static weft_status take_memory(weft_engine *e) {
   e->claims.tenant = e->tenants.claims;
   status = weft_recorder_open(&e->recorder);
   if (status == WEFT_OK) status = weft_watch_open(e);
+  if (status == WEFT_OK) status = weft_visits_open(&e->visits);
   if (status != WEFT_OK) return status;
   e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_GROUPS_MAX, sizeof *e->shared_usage);
   e->requests = weft_alloc(e->n_lanes, sizeof *e->requests);
@@ -276,6 +280,7 @@ static void free_engine(weft_engine *e) {
   weft_tenants_close(&e->tenants);
   weft_pins_close(&e->pins);
   weft_watch_close(e);
+  weft_visits_close(&e->visits);
   weft_free(e->shared_usage);
   weft_free(e->requests);
   weft_free(e->shared_requests);
@@ -490,6 +495,21 @@ void weft_engine_get_group_usage(weft_engine *engine, uint32_t model, weft_group
 
 weft_prefix_feed *weft_engine_feed(weft_engine *engine) {
   return engine->feed;
+}
+
+void weft_engine_visit(weft_engine *engine, weft_visit visit, void *self) {
+  const struct timespec nap = {.tv_nsec = VISIT_NAP_NS};
+  weft_visits *v = &engine->visits;
+  weft_visits_begin(v, visit, self);
+  while (engine->has_thread && weft_visits_wanted(v)) {
+    weft_inbox_poke(&engine->inbox); /* now and then, should what the visit waits for never end */
+    (void)weft_visits_wait(v);
+  }
+  while (weft_visits_wanted(v)) {
+    bool idle = weft_step_turn(engine, weft_clock_us()) == WEFT_AGAIN;
+    if (idle && weft_visits_wanted(v)) (void)nanosleep(&nap, NULL);
+  }
+  weft_visits_end(v);
 }
 
 weft_pager *weft_engine_pager(weft_engine *engine) {

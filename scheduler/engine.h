@@ -23,6 +23,7 @@
 #include "scheduler/sent_prefixes.h"
 #include "scheduler/stats.h"
 #include "scheduler/view.h"
+#include "scheduler/visit.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -156,6 +157,10 @@ void weft_engine_set_drafter(weft_engine *engine, const weft_drafter *drafter, b
 
 /* What changes in the prefix trie, for one reader on another thread; NULL: the engine was opened without. */
 weft_prefix_feed *weft_engine_feed(weft_engine *engine);
+
+/* Has the engine's thread work on the pager, piece by piece, and returns when it is done (visit.h). Any thread but the
+ * engine's; where the engine has no thread, the only one that uses it. */
+void weft_engine_visit(weft_engine *engine, weft_visit visit, void *self);
 
 /* The pager, which the engine owns. Only the engine thread may use it, or a test that steps the engine itself. */
 weft_pager *weft_engine_pager(weft_engine *engine);

@@ -45,9 +45,10 @@ typedef struct weft_engine_config {
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
   bool overlap;                     /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
-  bool prefix_feed;   /* what changes in the prefix trie can be read (weft_engine_feed) */
-  uint64_t hash_seed; /* of the prefix index (weft_pager_config); 0: drawn at open and secret, as a server needs it */
-  uint32_t pins_max;  /* prefixes the operator may pin; each has a sequence of the pager */
+  bool prefix_feed;    /* what changes in the prefix trie can be read (weft_engine_feed) */
+  bool saves_prefixes; /* visits may use pager/saved.h */
+  uint64_t hash_seed;  /* of the prefix index (weft_pager_config); 0: drawn at open and secret, as a server needs it */
+  uint32_t pins_max;   /* prefixes the operator may pin; each has a sequence of the pager */
   uint64_t request_bytes_max; /* host memory of all requests, waiting or running (budget.h); 0: no limit */
   uint64_t slice_us;          /* a model keeps its turn until it has used this much more device time than another */
   uint64_t target_tpot_us;    /* target for the time between tokens of requests that decode (pace.h); 0: none */

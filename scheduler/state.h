@@ -12,7 +12,7 @@
  *   admission, relief                  which request starts, where missing blocks come from
  *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
  *   waiting, pins, copies, snapshot,   queues and followers; pinned prefixes; ends of page copies; counters for other
- *   watch, fit, check                  threads, and views; what the pool holds; the laws, recomputed
+ *   watch, visit, fit, check           threads, views, and visits; what the pool holds; the laws, recomputed
  *
  * The files that decide change no request's state. What a decision needs of the pager (a pinned prefix, reserved
  * blocks) is taken while it is made, because it changes what fits for the next request of the same plan.
@@ -43,6 +43,7 @@
 #include "scheduler/ready.h"
 #include "scheduler/tenant.h"
 #include "scheduler/view.h"
+#include "scheduler/visit.h"
 
 enum {
   WEFT_STAGES_MAX = 8,                   /* of a runner */
@@ -155,6 +156,7 @@ typedef struct weft_engine {
   weft_forecast shared_forecast;       /* under stats_mutex */
   weft_group_usage *shared_usage;      /* [n_lanes][WEFT_GROUPS_MAX], under stats_mutex */
   weft_watch watch;                    /* any thread, but for what it says there */
+  weft_visits visits;                  /* any thread */
   pthread_t thread;
   bool has_thread; /* start and stop: the caller's thread */
 } weft_engine;

@@ -14,6 +14,7 @@
 #include "scheduler/prefix_feed.h"
 #include "scheduler/runs.h"
 #include "scheduler/snapshot.h"
+#include "scheduler/visit.h"
 #include "scheduler/waiting.h"
 #include "scheduler/watch.h"
 
@@ -354,7 +355,9 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
   bool idle = !launched && !landed && e->n_changes == n_changes;
   if (!idle) weft_snapshot_take(e);
   weft_watch_turn(e, idle);
-  return idle ? WEFT_AGAIN : WEFT_OK;
+  bool visited = weft_visits_wanted(&e->visits), more = visited && weft_visits_turn(&e->visits, e->pager);
+  if (visited) weft_snapshot_take(e);
+  return idle && !more ? WEFT_AGAIN : WEFT_OK;
 }
 
 void weft_step_end_all(weft_engine *e) {

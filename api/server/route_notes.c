@@ -75,6 +75,9 @@ const route_note route_notes[] = {
     {"GET", "/admin/pins", OPERATOR, "prefixes that are kept in the pool", NULL, JSON},
     {"POST", "/admin/pins", OPERATOR, "keeps one more", NULL, JSON},
     {"DELETE", "/admin/pins/*", OPERATOR, "ends one", NULL, JSON},
+    {"POST", "/admin/prefixes/save", OPERATOR, "writes prefixes that are kept to their file, and a copy by name", NULL,
+     JSON},
+    {"POST", "/admin/prefixes/load", OPERATOR, "takes in a copy of prefixes by its name", NULL, JSON},
     {"POST", "/reset_prefix_cache", OPERATOR, "drops what only the prefix cache holds", NULL, JSON},
     {"GET", "/admin/trace", OPERATOR, "the last steps, for chrome://tracing", NULL, JSON},
 };

@@ -62,7 +62,9 @@ const weft_endpoint weft_endpoints[] = {
     {"GET", "/admin/pins", WEFT_ACCESS_OPERATE, true, weft_handle_pins},
     {"POST", "/admin/pins", WEFT_ACCESS_OPERATE, false, weft_handle_pin},
     {"DELETE", "/admin/pins/*", WEFT_ACCESS_OPERATE, true, weft_handle_unpin},
-    {"POST", "/reset_prefix_cache", WEFT_ACCESS_OPERATE, true, weft_handle_reset_prefix_cache},
+    {"POST", "/admin/prefixes/save", WEFT_ACCESS_OPERATE, false, weft_handle_save_prefixes},
+    {"POST", "/admin/prefixes/load", WEFT_ACCESS_OPERATE, false, weft_handle_load_prefixes},
+    {"POST", "/reset_prefix_cache", WEFT_ACCESS_OPERATE, false, weft_handle_reset_prefix_cache},
     {"GET", "/admin/trace", WEFT_ACCESS_OPERATE, false, weft_handle_trace},
 };
 const uint32_t weft_n_endpoints = sizeof weft_endpoints / sizeof *weft_endpoints;

@@ -88,6 +88,8 @@ void weft_handle_reset_prefix_cache(weft_server *server, weft_exchange *x);
 /* model_states.c: models that come and go */
 void weft_handle_load_model(weft_server *server, weft_exchange *x);
 void weft_handle_unload_model(weft_server *server, weft_exchange *x);
+void weft_handle_save_prefixes(weft_server *server, weft_exchange *x); /* prefixes.c */
+void weft_handle_load_prefixes(weft_server *server, weft_exchange *x);
 /* server.c: the counters of the server, as Prometheus text */
 void weft_server_metrics(weft_server *server, weft_text *out);
 

@@ -84,7 +84,7 @@ layers=(
   "draft ngram"
   "drafting"
   "draft_history list deadline cost policy queue_share replica_choice recorder forecast claims params canvas_ring budget"
-  "event sent_prefixes view prefix_feed"
+  "event sent_prefixes view prefix_feed visit"
   "stats pace depth file_wait"
   "request latency account pin stats_sum"
   "tenant ready plan places"

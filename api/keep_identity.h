@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* What kept prefixes depend on: models, types, layouts and numerics, as lines of text. */
+#ifndef WEFT_API_KEEP_IDENTITY_H
+#define WEFT_API_KEEP_IDENTITY_H
+
+#include "api/runtime.h"
+
+/* Appends the lines of this runtime. After the pool was planned. */
+void keep_identity_print(const weft_runtime *runtime, weft_text *out);
+/* Compares lines that were kept with one's own. map, [WEFT_MODELS_MAX]: for each model of the kept ones which of one's
+ * own it is. UNSUPPORTED with a clause that names the first difference. */
+weft_status keep_identity_compare(const char *own, const char *kept, uint32_t *map, weft_error *error);
+
+#endif
