@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Times the ops of a model at the shapes of a 26B mixture of experts, on a device of choice.
  *
- * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS [PRODUCTS]]]]]
+ * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS [PRODUCTS [ISA]]]]]]
  *        cases whose name contains WORD, of ROWS rows (0: any); a JSON object each. With SECONDS each is run so long
  *        on, and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16 bits, or 8i: 8 bits
- *        from integers of weights.
+ *        from integers of weights. ISA: a set of instructions or of kernels, as of `--isa`.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
  * among copies that together exceed the cache. floor_us: the larger of bytes and operations over what the card can be
@@ -753,7 +753,8 @@ int main(int argc, char **argv) {
   static room r;
   weft_device_config config = {.backend = argc > 1 ? argv[1] : NULL,
                                .products = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0,
-                               .integers = argc > 5 && strcmp(argv[5], "8i") == 0};
+                               .integers = argc > 5 && strcmp(argv[5], "8i") == 0,
+                               .isa = argc > 6 ? argv[6] : NULL};
   weft_error error = {{0}};
   if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die_with("device", error.text);
   uint64_t n_x = N_X, n_pages = 4096, pages_bytes = n_pages << 17;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* delta_rows and delta_rule: ref against the recurrence itself, every device against ref within tolerances derived
  * here, and the same rows in calls of every kind bit for bit: at once, one by one, in chunks that end beside borders,
- * beside another sequence, after rows that turned out to be void, and as a graph where a device has graphs. */
+ * beside another sequence or its prompt, after rows that turned out to be void, and as a graph where a device has
+ * graphs. */
 #include "tests/kernels/harness.h"
 
 enum { SEQUENCES = 2, POSITIONS = 200, BORDERS_MAX = 52, CHUNKS_MAX = 2 };
@@ -19,6 +20,7 @@ static const delta_case cases[] = {
     {"borders at 4", WEFT_TYPE_F32, 32, 1, 2, 4, 2},
     {"bf16, 2 and 4 heads of 128", WEFT_TYPE_BF16, 128, 2, 4, 64, 16},
     {"bf16, 3 heads of 16", WEFT_TYPE_BF16, 16, 3, 3, 64, 64},
+    {"bf16, 2 heads of 128, rows of 2568 bytes", WEFT_TYPE_BF16, 128, 2, 2, 64, 16},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
@@ -380,6 +382,12 @@ static void run_side_by_side(weft_device *device, world *w) {
   }
 }
 
+/* A call with a few rows of one sequence and a whole prompt of another, and then the other way round. */
+static void run_beside_a_prompt(weft_device *device, world *w) {
+  run_call(device, w, (const chunk[]){{0, 0, 5}, {1, 0, POSITIONS}}, 2);
+  run_call(device, w, (const chunk[]){{0, 5, POSITIONS - 5}, {1, 0, 1}}, 2);
+}
+
 /* Rows of which all but the first were drafts, and wrong: they are computed from other inputs, then anew. */
 static void run_with_void_rows(weft_device *device, world *w) {
   sequence *s = &w->seq[0];
@@ -435,6 +443,10 @@ static void check_calls(const devices *all, weft_device *device, const char *nam
   open_world(&w, &cases[i], 300 + i);
   run_side_by_side(device, &w);
   assert_same_world(&whole, &w, name, "beside another sequence");
+  close_world(&w);
+  open_world(&w, &cases[i], 300 + i);
+  run_beside_a_prompt(device, &w);
+  assert_same_world(&whole, &w, name, "beside a prompt");
   close_world(&w);
   open_world(&w, &cases[i], 300 + i);
   run_with_void_rows(device, &w);

@@ -11,26 +11,29 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 
+/* Rows from which on a segment is a long one (delta_tiles.cu). */
+enum { DELTA_LONG_ROWS = 192 };
+
 typedef struct delta_segment {
-  uint32_t first_row, n_rows, kv_len, first_write, n_writes;
+  uint32_t first_row, n_rows, kv_len, first_piece, n_pieces;
   const uint32_t *table, *state;
 } delta_segment;
 
-typedef struct delta_write {
-  uint64_t position;
-  const uint32_t *pages;
-} delta_write;
-
 typedef struct delta_piece {
   uint32_t segment, first_row, border, first, end;
+  uint32_t tile;         /* of a long segment: the first of its tiles of sixteen rows, from the border on */
+  uint32_t crosses;      /* the state at the next border is needed */
+  const uint32_t *pages; /* where it is written, or NULL */
 } delta_piece;
 
 /* The tables of a call, on the device. */
 typedef struct delta_tables {
   const delta_segment *segment;
-  const delta_write *write;
   const delta_piece *piece;
-  uint32_t n_segments, n_pieces;
+  const uint32_t *order;      /* segments: short ones, then long ones */
+  const uint32_t *long_piece; /* pieces of long segments */
+  uint32_t n_segments, n_pieces, n_short, n_long, n_long_pieces;
+  bool short_crosses; /* some piece of a short segment crosses a border */
 } delta_tables;
 
 /* Makes the tables; writes may be NULL. */
@@ -85,5 +88,50 @@ static __device__ __forceinline__ float *delta_decays(const weft_delta_view &vie
 static __device__ __forceinline__ float delta_silu(float x) {
   return __fdiv_rn(x, __fadd_rn(1.0f, expf(-x)));
 }
+
+/* Makes G of the decays. Eight at a time, so that additions alone wait for one another. */
+static __device__ __forceinline__ void delta_add_decays(float *total, uint32_t n) {
+  float sum = 0.0f;
+  for (uint32_t i = 0; i < n; i += 8) {
+    float g[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) g[j] = i + j < n ? total[i + j] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; j++) g[j] = sum = __fadd_rn(sum, g[j]);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+      if (i + j < n) total[i + j] = g[j];
+  }
+}
+
+/* Norm and gate of a head's results of row r, by a warp. STEPS: at most 32 STEPS dimensions. */
+template <int STEPS>
+static __device__ __forceinline__ void delta_norm_row(const weft_delta_rule_args &a, const float *from, uint64_t r,
+                                                      uint32_t head) {
+  uint32_t lane = threadIdx.x % 32, dim = a.view.dim;
+  float *out = a.out + r * a.out_stride + head * dim, x[STEPS], sum = 0.0f;
+  const float *z = a.z + r * a.z_stride + head * dim;
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    uint32_t c = lane + 32 * i;
+    x[i] = c < dim ? from[c] : 0.0f;
+    sum = __fmaf_rn(x[i], x[i], sum);
+  }
+  float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)dim), a.eps)));
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    uint32_t c = lane + 32 * i;
+    if (c < dim) out[c] = __fmul_rn(__fmul_rn(__fmul_rn(x[i], factor), a.norm[c]), delta_silu(z[c]));
+  }
+}
+
+/* The norm and gate of all rows, whose results lie in args->out (delta_rule.cu). */
+void delta_norm(cuda_device *d, const weft_delta_rule_args *args);
+
+/* The rule by tensor cores (delta_tiles.cu): the views that it takes, the scratch of a call, and the call. */
+bool delta_tiles_takes(const weft_delta_view *view);
+uint64_t delta_tiles_scratch(const weft_delta_rule_args *args);
+weft_status delta_tiles(cuda_device *d, const weft_delta_rule_args *args, const delta_tables *tables);
+cudaError_t delta_tiles_setup(void);
 
 #endif

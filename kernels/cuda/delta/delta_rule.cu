@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* delta_rule, in three kernels:
+/* delta_rule, and the form of it that takes all views. What delta_tiles.cu takes is computed there. Three kernels:
  *
  *   dots   the products of keys: k_i . k_t and k_i . q_t of each row t with the keys since its border, once for all
  *          value heads of a key head; pieces and key heads are parallel
@@ -169,21 +169,6 @@ static __host__ __device__ constexpr uint32_t rule_bytes(uint32_t every) {
   return sizeof(rule_memory<KEYS>) + every * (8 + 4 * (1 + COLUMNS + 2 * ROWS));
 }
 
-/* Makes G of the decays. Eight at a time, so that additions alone wait for one another. */
-static __device__ __forceinline__ void add_decays(float *total, uint32_t n) {
-  float sum = 0.0f;
-  for (uint32_t i = 0; i < n; i += 8) {
-    float g[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) g[j] = i + j < n ? total[i + j] : 0.0f;
-#pragma unroll
-    for (int j = 0; j < 8; j++) g[j] = sum = __fadd_rn(sum, g[j]);
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-      if (i + j < n) total[i + j] = g[j];
-  }
-}
-
 /* The rows of the piece, and G of each; u of those that were computed before. */
 static __device__ __forceinline__ void open_piece(const rule_args &k, const rule_block &b) {
   const weft_delta_view &view = k.op.view;
@@ -194,7 +179,7 @@ static __device__ __forceinline__ void open_piece(const rule_args &k, const rule
     b.a.total[i] = delta_decays(view, row)[b.head];
   }
   __syncthreads();
-  if (threadIdx.x == 0) add_decays(b.a.total, b.end);
+  if (threadIdx.x == 0) delta_add_decays(b.a.total, b.end);
   delta_copy<8, RULE_THREADS>(
       b.first * COLUMNS,
       [&](uint32_t i) { return b.has_column ? delta_load(view.type, b.a.row[i / COLUMNS], u_at) : 0.0f; },
@@ -443,17 +428,13 @@ static __global__ void __launch_bounds__(RULE_THREADS, KEYS <= 32 ? 4 : 2)
   b.a.of_k = b.a.u + every * COLUMNS, b.a.of_q = b.a.of_k + ROWS * every;
   float state[KEYS];
   read_state<KEYS>(k, b, state);
-  uint32_t next_write = b.segment.first_write, writes_end = next_write + b.segment.n_writes;
-  for (uint32_t done = 0; done < b.segment.n_rows; done += b.end - b.first) {
-    uint32_t position = b.segment.kv_len + done, left = b.segment.n_rows - done;
-    b.first = position % every, b.border = position - b.first;
-    b.end = b.first + min(left, every - b.first);
-    b.first_row = b.segment.first_row + done;
+  for (uint32_t p = 0; p < b.segment.n_pieces; p++) {
+    const delta_piece piece = k.tables.piece[b.segment.first_piece + p];
+    b.first = piece.first, b.end = piece.end, b.border = piece.border, b.first_row = piece.first_row;
     compute_piece<KEYS>(k, b, state, m);
-    bool writes = next_write < writes_end && k.tables.write[next_write].position == b.border + every;
-    if (b.end < every || (!writes && left == b.end - b.first)) continue;
+    if (!piece.crosses) continue;
     cross_border<KEYS>(k, b, state, m);
-    if (writes) write_state<KEYS>(k, b, k.tables.write[next_write++].pages, slice, state);
+    if (piece.pages != NULL) write_state<KEYS>(k, b, piece.pages, slice, state);
     __syncthreads();
   }
 }
@@ -464,30 +445,22 @@ static __global__ void __launch_bounds__(RULE_THREADS, KEYS <= 32 ? 4 : 2)
 template <int STEPS>
 static __global__ void __launch_bounds__(32 * NORM_WARPS) norm_kernel(const __grid_constant__ weft_delta_rule_args a) {
   launch_dependents_and_wait();
-  uint32_t head = blockIdx.y * NORM_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, dim = a.view.dim;
+  uint32_t head = blockIdx.y * NORM_WARPS + threadIdx.x / 32;
   uint64_t r = blockIdx.x;
-  if (head >= a.view.n_v_heads) return;
-  float *out = a.out + r * a.out_stride + head * dim, x[STEPS], sum = 0.0f;
-  const float *z = a.z + r * a.z_stride + head * dim;
-#pragma unroll
-  for (int i = 0; i < STEPS; i++) {
-    uint32_t c = lane + 32 * i;
-    x[i] = c < dim ? out[c] : 0.0f;
-    sum = __fmaf_rn(x[i], x[i], sum);
-  }
-  float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)dim), a.eps)));
-#pragma unroll
-  for (int i = 0; i < STEPS; i++) {
-    uint32_t c = lane + 32 * i;
-    if (c < dim) out[c] = __fmul_rn(__fmul_rn(__fmul_rn(x[i], factor), a.norm[c]), delta_silu(z[c]));
-  }
+  if (head < a.view.n_v_heads) delta_norm_row<STEPS>(a, a.out + r * a.out_stride + head * a.view.dim, r, head);
+}
+
+void delta_norm(cuda_device *d, const weft_delta_rule_args *args) {
+  dim3 grid(args->n_rows, cuda_ceil(args->view.n_v_heads, NORM_WARPS));
+  cuda_start(d, args->view.dim <= 128 ? norm_kernel<4> : norm_kernel<8>, grid, 32 * NORM_WARPS, 0, *args);
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
 uint64_t cuda_delta_rule_scratch(weft_device *device, const weft_delta_rule_args *args) {
+  uint64_t dots = 4 * args->n_rows * dots_of_row(args->view), tiles = delta_tiles_scratch(args);
   (void)device;
-  return 4 * args->n_rows * dots_of_row(args->view);
+  return dots > tiles ? dots : tiles;
 }
 
 weft_status cuda_delta_rule_walk(weft_device *device, const weft_delta_rule_args *args) {
@@ -516,10 +489,10 @@ weft_status cuda_delta_rule(weft_device *device, const weft_delta_rule_args *arg
   weft_status status =
       delta_make_tables(d, &args->view, args->segment, args->n_segments, args->write, args->n_writes, &k.tables);
   if (status != WEFT_OK) return status;
+  if (delta_tiles_takes(&args->view)) return delta_tiles(d, args, &k.tables);
   dim <= PART ? start_dots<1>(d, k) : dim <= 2 * PART ? start_dots<2>(d, k) : start_dots<4>(d, k);
   dim <= 32 ? start_rule<8>(d, k) : dim <= 128 ? start_rule<32>(d, k) : start_rule<64>(d, k);
-  dim3 grid(args->n_rows, cuda_ceil(args->view.n_v_heads, NORM_WARPS));
-  cuda_start(d, dim <= 128 ? norm_kernel<4> : norm_kernel<8>, grid, 32 * NORM_WARPS, 0, *args);
+  delta_norm(d, args);
   return cuda_launched(d, "delta_rule");
 }
 
@@ -531,5 +504,6 @@ weft_status cuda_delta_setup(cuda_device *d) {
   if (error == cudaSuccess) error = cudaFuncSetAttribute(rule_kernel<8>, most, rule_bytes<8>(WEFT_DELTA_EVERY_MAX));
   if (error == cudaSuccess) error = cudaFuncSetAttribute(rule_kernel<32>, most, rule_bytes<32>(WEFT_DELTA_EVERY_MAX));
   if (error == cudaSuccess) error = cudaFuncSetAttribute(rule_kernel<64>, most, rule_bytes<64>(WEFT_DELTA_EVERY_MAX));
+  if (error == cudaSuccess) error = delta_tiles_setup();
   return cuda_judge(d, error, "setting up the delta rule");
 }
