@@ -5,7 +5,7 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b; gemma4-1b is nobody's
+           qwen3-30b-a3b | qwen3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
@@ -44,6 +44,12 @@ def gpt_oss(layers, experts):
                 theta=150000.0, experts=experts, used=4, expert_ff=2880, head=64, eps=1e-5, window=128)
 
 
+def qwen35(layers, hidden, ff, heads, kv, value_heads, experts=0):
+    return dict(arch="qwen35moe" if experts else "qwen35", layers=layers, hidden=hidden, ff=ff, heads=heads, kv=kv, head=256,
+                vocab=248320, context=262144, theta=1e7, experts=experts, used=8, expert_ff=512, eps=1e-6, rotated=64,
+                period=4, key_heads=16, value_heads=value_heads, dim=128, taps=4)
+
+
 MODELS = {
     "gemma4-1b": dict(gemma(12, 1024, 1024, 8, 4, 2, 1024, experts=64), vocab=32768, head=128, head_global=256, expert_ff=256),
     "gemma4-e2b": gemma(35, 1536, 6144, 8, 1, 1, 512, period=5, per_layer=256, shared=20, k_eq_v=False),
@@ -54,6 +60,8 @@ MODELS = {
     "diffusion-gemma-26b": dict(gemma(30, 2816, 2112, 16, 8, 2, 1024, experts=128), arch="diffusion-gemma"),
     "qwen3-30b-a3b": llama("qwen3moe", 48, 2048, 6144, 32, 4, 151936, 40960, 1e6, 128, 768),
     "qwen3-8b": llama("qwen3", 36, 4096, 12288, 32, 8, 151936, 40960, 1e6),
+    "qwen3.6-35b-a3b": qwen35(40, 2048, 512, 16, 2, 32, experts=256),
+    "qwen3.6-27b": qwen35(64, 5120, 17408, 24, 4, 48),
     "llama-2-7b": llama("llama", 32, 4096, 11008, 32, 32, 32000, 4096, 1e4, eps=1e-5),
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
@@ -145,6 +153,9 @@ def fill(f, base, tensor):
     if len(shape) == 1 and name.endswith(".bias"):
         f.write(bytes(n))
         return
+    if name.endswith(".ssm_a"):  # what decays is multiplied by: below 0
+        f.write(struct.pack(f"<{shape[0]}f", *(-0.01 * (i + 1) for i in range(shape[0]))))
+        return
     if len(shape) == 1:  # norms and scales are 1, and so are divisors of frequencies but for those that never turn
         ones = [1.0 if name != "rope_freqs.weight" or i < shape[0] // 4 else 1e30 for i in range(shape[0])]
         f.write(struct.pack(f"<{shape[0]}f", *ones))
@@ -207,7 +218,7 @@ def add_vocabulary(w, m):
     w.key("tokenizer.ggml.tokens", tokens)
     w.key_int32s("tokenizer.ggml.token_type", types)
     if kind == "gpt2":
-        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o"}.get(m["arch"], "qwen2"))
+        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
     else:
         w.key("tokenizer.ggml.scores", [float(-i) for i in range(n)])
     if kind != "llama":
@@ -361,6 +372,57 @@ def add_gpt_oss(w, m, mix):
             put(f"ffn_{name}_exps.bias", "F32", n_out, experts)
 
 
+def add_qwen35(w, m, mix):
+    k, matrix, rich, embed = m["arch"] + ".", *mix
+    hidden, dim = m["hidden"], m["dim"]
+    values, channels = m["value_heads"] * dim, (2 * m["key_heads"] + m["value_heads"]) * dim
+    if m["experts"]:
+        w.key(k + "expert_shared_feed_forward_length", m["ff"])
+    else:
+        w.key(k + "feed_forward_length", m["ff"])
+    for name, value in (("attention.head_count_kv", m["kv"]), ("attention.key_length", m["head"]),
+                        ("attention.value_length", m["head"]), ("rope.dimension_count", m["rotated"]),
+                        ("rope.dimension_sections", [11, 11, 10, 0]), ("rope.freq_base", m["theta"]),
+                        ("full_attention_interval", m["period"]), ("ssm.conv_kernel", m["taps"]), ("ssm.state_size", dim),
+                        ("ssm.group_count", m["key_heads"]), ("ssm.time_step_rank", m["value_heads"]),
+                        ("ssm.inner_size", values)):
+        w.key(k + name, value)
+    w.tensor("token_embd.weight", matrix, hidden, m["vocab"])
+    w.tensor("output_norm.weight", "F32", hidden)
+    w.tensor("output.weight", embed, hidden, m["vocab"])
+    queries, keys = m["heads"] * m["head"], m["kv"] * m["head"]
+    for i in range(m["layers"]):
+        put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
+        for name in "attn_norm", "post_attention_norm":
+            put(name + ".weight", "F32", hidden)
+        if (i + 1) % m["period"] == 0:
+            for name, kind, n_in, n_out in (("attn_q", matrix, hidden, 2 * queries), ("attn_k", matrix, hidden, keys),
+                                            ("attn_v", rich, hidden, keys), ("attn_output", matrix, queries, hidden)):
+                put(name + ".weight", kind, n_in, n_out)
+            for name in "attn_q_norm", "attn_k_norm":
+                put(name + ".weight", "F32", m["head"])
+        else:
+            put("attn_qkv.weight", matrix, hidden, channels)
+            put("attn_gate.weight", matrix, hidden, values)
+            for name in "ssm_alpha", "ssm_beta":
+                put(name + ".weight", matrix, hidden, m["value_heads"])
+            put("ssm_conv1d.weight", "F32", m["taps"], channels)
+            put("ssm_a", "F32", m["value_heads"])
+            put("ssm_dt.bias", "F32", m["value_heads"])
+            put("ssm_norm.weight", "F32", dim)
+            put("ssm_out.weight", matrix, values, hidden)
+        if not m["experts"]:
+            add_mlp(put, mix, hidden, m["ff"])
+            continue
+        put("ffn_gate_inp.weight", "F32", hidden, m["experts"])
+        put("ffn_gate_inp_shexp.weight", "F32", hidden)
+        for name, kind, n_in, n_out in (("gate", matrix, hidden, m["ff"]), ("up", matrix, hidden, m["ff"]), ("down", rich, m["ff"], hidden)):
+            put(f"ffn_{name}_shexp.weight", kind, n_in, n_out)
+        for name, kind, n_in, n_out in (("gate", matrix, hidden, m["expert_ff"]), ("up", matrix, hidden, m["expert_ff"]),
+                                        ("down", rich, m["expert_ff"], hidden)):
+            put(f"ffn_{name}_exps.weight", m["expert_type"] or kind, n_in, n_out, m["experts"])
+
+
 def main():
     if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in {*MIXES, "none"}:
         raise SystemExit(__doc__)
@@ -369,7 +431,8 @@ def main():
     w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
     add_sizes(w, m)
     if sys.argv[2] != "none":
-        add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gpt-oss": add_gpt_oss}.get(m["arch"], add_llama)
+        add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gpt-oss": add_gpt_oss, "qwen35": add_qwen35,
+               "qwen35moe": add_qwen35}.get(m["arch"], add_llama)
         add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
     w.write(sys.argv[3], "sparse" in sys.argv[4:])
