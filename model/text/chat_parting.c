@@ -52,8 +52,9 @@ void chat_parting_find(const weft_chat_message *messages, uint32_t n, const weft
   size_t at = 0, end = text->n;
   uint32_t i = 0;
   for (; i < n && is_instruction(&messages[i]); i++) {
-    size_t found = find_words(text, begin_of(&messages[i]), at);
-    if (found < text->n) at = found;
+    weft_bytes words = begin_of(&messages[i]);
+    size_t found = find_words(text, words, at);
+    if (found < text->n) at = found + words.n;
   }
   if (i < n) at = find_words(text, begin_of(&messages[i]), at);
   pieces->parting[0] = i < n && at < text->n ? count_pieces(pieces, at) : 0;

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Makes chat/gemma4.jsonl, chat/gemma4-2026-07.jsonl, chat/qwen3.jsonl and chat/qwen3-tools.jsonl.
+"""Makes chat/gemma4.jsonl, chat/gemma4-2026-07.jsonl, chat/qwen3.jsonl, chat/qwen3-tools.jsonl and chat/qwen35.jsonl.
 
-    python make_chat.py [gemma4=FILE.jinja] [gemma4-2026-07=FILE.jinja] [qwen3=FILE.jinja]
+    python make_chat.py [gemma4=FILE.jinja] [gemma4-2026-07=FILE.jinja] [qwen3=FILE.jinja] [qwen35=FILE.jinja]
 
-The templates, chat/gemma4.jinja and chat/qwen3.jinja, are our own and small. With a model's own template file as an
+The templates, chat/gemma4.jinja, chat/qwen3.jinja and chat/qwen35.jinja, are our own and small. With a model's own template file as an
 argument, every case is also rendered by that file and must give the same text.
 """
 
@@ -85,8 +85,31 @@ TOOLS = {
 }
 
 
+# What templates of Qwen3.5 do: thinking unless it is turned off, old thinking left out, calls as XML with values as JSON.
+NOTED = {"role": "assistant", "content": "\n Hi. ", "reasoning_content": "\nfirst this, then that\n"}
+QWEN35 = {
+    "thought-kept-apart": [user("Hello"), NOTED, user("Again")],
+    "thought-in-text": [user("Hello"), model("<think>\nfirst\n</think>\n\nHi."), user("Again")],
+    "ends-with-thought": [user("Hello"), NOTED],
+    "call-with-thought": [system(" Be kind. "), user("weather?"),
+                          {"role": "assistant", "content": "", "reasoning_content": "I look.",
+                           "tool_calls": [call("weather", city="A < B", days=3, wind=True, at=[1.5, None, "x"])]},
+                          {"role": "tool", "content": "{\"temp\": 3}"}],
+    "two-calls-then-more": [user("both"), {"role": "assistant", "content": " So. ",
+                                           "tool_calls": [call("f"), call("g", text="a\n</tool_call>b")]},
+                            {"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}, NOTED, user("thanks")],
+}
+
+
 def environment():
-    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    env.filters["tojson"] = lambda x: json.dumps(x, ensure_ascii=False)  # as transformers has it
+    env.globals["raise_exception"] = refuse
+    return env
+
+
+def refuse(why):
+    raise SystemExit(f"the template refuses: {why}")
 
 
 def marked(source, vocab):
@@ -134,8 +157,8 @@ def make(name, source, tokenizer, cases, real, edition="april"):
                 raise SystemExit(f"{name} {label}: the model's template gives\n{want!r}\nand ours\n{text!r}")
         rows.append({"name": label, "messages": messages, "thinking": thinking, "generation": generation,
                      "text": text, "pieces": pieces, "ids": ids_of(vocab, pieces)})
-    with open(os.path.join(OUT, name + ".jsonl"), "w", encoding="ascii") as f:
-        f.writelines(json.dumps(r) + "\n" for r in rows)
+    with open(os.path.join(OUT, name + ".jsonl"), "w", encoding="utf-8") as f:
+        f.writelines(json.dumps(r, separators=(",", ":"), ensure_ascii=False) + "\n" for r in rows)
     checked = "" if real is None else ", equal to the model's own template"
     print(f"{name}: {len(rows)} cases{checked}")
 
@@ -157,6 +180,11 @@ def main():
     make("qwen3", "qwen3", "bpe-qwen2", qwen, real.get("qwen3"))
     tools = [(label, messages, False, True) for label, messages in TOOLS.items()]
     make("qwen3-tools", "qwen3", "bpe-qwen2", tools, real.get("qwen3"))
+    cases = {**{k: CONVERSATIONS[k] for k in ("system-spaces", "two-turns", "user-writes-controls")}, **QWEN35}
+    qwen35 = [(f"{label}{'-thinking' if thinking else ''}", messages, thinking, True)
+              for label, messages in cases.items() for thinking in (False, True)]
+    qwen35 += [("no-generation-" + k, QWEN35[k], True, False) for k in ("ends-with-thought", "call-with-thought")]
+    make("qwen35", "qwen35", "bpe-qwen2", qwen35, real.get("qwen35"))
 
 
 if __name__ == "__main__":

@@ -196,8 +196,14 @@ static void test_qwen3_tools(void **state) {
   check("bpe-qwen2", "qwen3", NULL, "qwen3-tools", 3);
 }
 
+static void test_qwen35(void **state) {
+  (void)state;
+  check("bpe-qwen2", "qwen35", NULL, "qwen35", 18);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemma4), cmocka_unit_test(test_gemma4_2026_07),
-                                     cmocka_unit_test(test_qwen3), cmocka_unit_test(test_qwen3_tools)};
+                                     cmocka_unit_test(test_qwen3), cmocka_unit_test(test_qwen3_tools),
+                                     cmocka_unit_test(test_qwen35)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

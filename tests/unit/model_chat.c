@@ -18,6 +18,7 @@
 
 #define GEMMA4  "gemma4"
 #define QWEN3   "qwen3"
+#define QWEN35  "qwen35"
 #define LETTERS "qwen3 by letters"
 
 typedef struct world {
@@ -85,6 +86,8 @@ static void prints(const world *w, const weft_chat_message *messages, uint32_t n
   weft_tokens_free(&tokens);
   weft_chat_pieces_close(&pieces);
 }
+
+static void parted(const world *w, const char *text, unsigned flags, bool starts, const char *want);
 
 static void test_gemma4_oldest_template(void **state) {
   (void)state;
@@ -186,6 +189,79 @@ static void test_qwen3_thinking_and_coder(void **state) {
          "<|im_start|>user\na <think> b<|im_end|>\n<|im_start|>assistant\n<think>x</"
          "think>b<|im_end|>\n<|im_start|>assistant\n");
   assert_false(thinks(&w, m, 2, true));
+  world_close(&w);
+}
+
+/* What Qwen3.5's templates do: thinking unless it is turned off, and calls as XML; parted again from the answer. */
+static void test_qwen35(void **state) {
+  (void)state;
+  world w;
+  world_open(&w, QWEN35, NULL);
+  assert_int_equal(w.chat->thoughts, CHAT_THOUGHTS_TAGS);
+  assert_int_equal(weft_chat_call_form(w.chat), WEFT_CALLS_QWEN);
+  assert_true(weft_chat_tells_tools(w.chat) && weft_chat_can_think(w.chat));
+  weft_chat_message m[] = {say("user", " a "), say("assistant", "<think>\nhm\n</think>\n\nb"), say("user", "c")};
+  prints(&w, m, 1, true, true, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n");
+  prints(&w, m, 1, false, true, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  static const char before[] = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n",
+                    after[] = "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n";
+  char want[256];
+  (void)snprintf(want, sizeof want, "%s%s", before, after);
+  prints(&w, m, 3, true, false, want);
+  w.variables = "{\"preserve_thinking\":true}";
+  (void)snprintf(want, sizeof want, "%s<think>\nhm\n</think>\n\n%s", before, after);
+  prints(&w, m, 3, true, false, want);
+  w.variables = NULL;
+  weft_chat_message early = say("assistant", "b"), late[] = {m[0], say("system", "s"), m[2]};
+  weft_chat_options options = {.add_generation_prompt = true};
+  weft_chat_pieces pieces;
+  weft_error error = {{0}};
+  assert_int_equal(weft_chat_split(w.chat, &early, 1, &options, &pieces, &error), WEFT_E_INVALID); /* no question */
+  /* a late instruction, which the template refuses, is told in another way */
+  assert_int_equal(weft_chat_split(w.chat, late, 3, &options, &pieces, &error), WEFT_OK);
+  weft_chat_pieces_close(&pieces);
+  parted(&w, "hm\n</think>\n\nyes", 0, true, "[t]hm[a]yes");
+  world_close(&w);
+}
+
+/* Where a prompt parts from others: of each place the text before and behind it. */
+static void partings(const world *w, const weft_chat_message *messages, uint32_t n, const char *first,
+                     const char *second) {
+  const weft_chat_options options = {.thinking = true, .add_generation_prompt = true};
+  const char *const want[] = {first, second};
+  uint32_t at[2] = {0};
+  weft_tokens tokens = {0};
+  weft_error error = {{0}};
+  if (weft_chat_render(w->chat, messages, n, &options, &tokens, at, &error) != WEFT_OK) fail_msg("%s", error.text);
+  for (uint32_t i = 0; i < 2; i++) {
+    weft_text before = {0};
+    weft_text_puts(&before, ""); /* so that it has bytes */
+    assert_int_equal(weft_tokenizer_decode(w->t, tokens.ids, at[i], true, &before), WEFT_OK);
+    assert_string_equal(before.n == 0 ? "" : before.bytes, want[i]);
+    weft_text_free(&before);
+  }
+  weft_tokens_free(&tokens);
+}
+
+static void test_partings(void **state) {
+  (void)state;
+  world w;
+  world_open(&w, QWEN35, NULL);
+  weft_chat_message m[] = {say("system", "b Aa a\n"), say("user", " a\n"), say("assistant", "b"), say("user", "c")};
+#define SYSTEM "<|im_start|>system\nb Aa a<|im_end|>\n<|im_start|>"
+  partings(&w, m, 2, SYSTEM, SYSTEM "user\na"); /* whatever the texts have in common */
+  partings(&w, m, 4, SYSTEM, SYSTEM "user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc");
+  partings(&w, m + 1, 1, "<|im_start|>", "<|im_start|>user\na");
+  m[1] = say("user", "");
+  partings(&w, m, 2, "", "<|im_start|>system\nb Aa a"); /* a message without a text has no place */
+  m[1] = say("user", "<|im_start|>system\nb Aa a");
+  partings(&w, m, 2, SYSTEM, SYSTEM "user\n<|im_start|>system\nb Aa a");
+#undef SYSTEM
+  world_close(&w);
+  world_open(&w, GEMMA4, NULL);
+  weft_chat_message g[] = {say("developer", "s"), say("user", "q"), say("assistant", "r"), say("user", "t")};
+  partings(&w, g, 4, "<bos><|turn>system\n<|think|>\ns<turn|>\n<|turn>",
+           "<bos><|turn>system\n<|think|>\ns<turn|>\n<|turn>user\nq<turn|>\n<|turn>model\nr<turn|>\n<|turn>user\nt");
   world_close(&w);
 }
 
@@ -544,13 +620,22 @@ static void test_results_without_a_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gemma4_oldest_template), cmocka_unit_test(test_gemma4_later_templates),
-      cmocka_unit_test(test_qwen3_hybrid),           cmocka_unit_test(test_qwen3_thinking_and_coder),
-      cmocka_unit_test(test_refuses_templates),      cmocka_unit_test(test_tools),
-      cmocka_unit_test(test_refuses_messages),       cmocka_unit_test(test_text_never_becomes_structure),
-      cmocka_unit_test(test_stream_gemma4),          cmocka_unit_test(test_stream_qwen3),
-      cmocka_unit_test(test_stream_letters),         cmocka_unit_test(test_refused_memory),
-      cmocka_unit_test(test_call_markers),           cmocka_unit_test(test_results_without_a_place),
+      cmocka_unit_test(test_gemma4_oldest_template),
+      cmocka_unit_test(test_gemma4_later_templates),
+      cmocka_unit_test(test_qwen3_hybrid),
+      cmocka_unit_test(test_qwen3_thinking_and_coder),
+      cmocka_unit_test(test_refuses_templates),
+      cmocka_unit_test(test_qwen35),
+      cmocka_unit_test(test_partings),
+      cmocka_unit_test(test_tools),
+      cmocka_unit_test(test_refuses_messages),
+      cmocka_unit_test(test_text_never_becomes_structure),
+      cmocka_unit_test(test_stream_gemma4),
+      cmocka_unit_test(test_stream_qwen3),
+      cmocka_unit_test(test_stream_letters),
+      cmocka_unit_test(test_refused_memory),
+      cmocka_unit_test(test_call_markers),
+      cmocka_unit_test(test_results_without_a_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
