@@ -8,6 +8,7 @@
  *   from a small and a large pool, with few and many rows, running requests and threads, with and without prefix cache
  *   while others are cancelled
  *   with drafts from each request's own n-grams, by a canvas of the model itself, and by another model
+ *   beside requests for two other models in one pool: canvases, token by token, and one that keeps states
  *   on one device, with the layers on several, with a part of every layer on two, and with the model on each of several
  *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
  *   and with half of them, and that in a small pool; with products of 8 bits from integers of weights as from codes
@@ -28,8 +29,9 @@
 #include "base/random.h"
 #include "kernels/arena.h"
 #include "tests/support/amount.h"
+#include "tests/support/state_model.h"
 
-enum { SKIPPED = 77, KINDS = 20, TEXT_MAX = 6000, TOKENS_MAX = 400, READERS = 4 };
+enum { SKIPPED = 77, MODELS = 3, KINDS = 20, TEXT_MAX = 6000, TOKENS_MAX = 400, READERS = 4 };
 
 typedef struct answer {
   char finish[16], text[TEXT_MAX];
@@ -54,7 +56,9 @@ typedef struct variant {
   bool integers, no_integers; /* of weights: must be kept; must be left out, for want of room */
 } variant;
 
-static const char *models[2];
+static const char *models[MODELS];
+static const char *names[MODELS];
+static uint32_t n_models = 1;
 static uint32_t n_kinds;
 static bool has_chat;
 static bool by_tensor, eight;    /* what is compared with one device's is computed by shards; products of 8 bits */
@@ -114,13 +118,20 @@ static const char schema[] =
     "\"required\":[\"name\",\"old\",\"pets\"],\"additionalProperties\":false}";
 
 static bool is_held(uint32_t kind) {
+  if (n_models > 1) return kind == 15; /* of the first, which is the demo model */
   return has_chat && (kind == 10 || kind == 15 || kind == 16);
+}
+
+/* Of several models the first one alone has a canvas. */
+static uint32_t model_of(uint32_t kind) {
+  return kind % n_models;
 }
 
 static void fill(weft_generate_params *p, uint32_t kind) {
   weft_generate_defaults(p);
   fill_prompt(p, kind);
-  p->mode = kind % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+  p->model = names[model_of(kind)];
+  p->mode = kind % 2 == 0 && model_of(kind) == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p->has_seed = true;
   p->sampling.seed = seed + kind;
   p->max_tokens = 10 + 4 * kind;
@@ -161,7 +172,7 @@ static void check_delta(weft_runtime *rt, const weft_generate_params *p, const w
   char *spelled = NULL, error[256] = "";
   size_t n = 0;
   if (!p->whole_tokens || p->prompt.turns != NULL || p->n_stop > 0 || last_text) return;
-  need(weft_detokenize(rt, NULL, d->tokens, d->n_tokens, p->with_special, &spelled, &n, error, sizeof error) == 0,
+  need(weft_detokenize(rt, p->model, d->tokens, d->n_tokens, p->with_special, &spelled, &n, error, sizeof error) == 0,
        "detokenize", error);
   need(n == d->n_text && memcmp(spelled, d->text, n) == 0, "a delta is not what its tokens spell", spelled);
   weft_release(spelled);
@@ -311,7 +322,7 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
   char device_mib[64];
   (void)snprintf(device_mib, sizeof device_mib, "%.20f", (double)v->device_bytes / (1 << 20)); /* to the byte */
   weft_open_options options = {.models = models,
-                               .n_models = 1,
+                               .n_models = n_models,
                                .backend = v->backend,
                                .threads = v->threads,
                                .kv_bytes = v->kv_bytes,
@@ -347,6 +358,7 @@ static weft_runtime *open_runtime(const variant *v) {
   weft_runtime *rt = try_to_open(v, error, sizeof error);
   need(rt != NULL, "open", error);
   has_chat = weft_model_at(rt, 0).chat;
+  for (uint32_t i = 0; i < MODELS; i++) names[i] = i < n_models && n_models > 1 ? weft_model_at(rt, i).name : NULL;
   if (v->always) draft_always(rt);
   return rt;
 }
@@ -390,7 +402,7 @@ static void check_spelling(weft_runtime *rt) {
     size_t n = 0;
     fill(&p, i);
     if (p.prompt.turns != NULL || strcmp(wanted[i].finish, "length") != 0 || p.n_stop > 0) continue;
-    need(weft_detokenize(rt, NULL, wanted[i].tokens, wanted[i].n_tokens, p.with_special, &spelled, &n, error,
+    need(weft_detokenize(rt, p.model, wanted[i].tokens, wanted[i].n_tokens, p.with_special, &spelled, &n, error,
                          sizeof error) == 0,
          "detokenize", error);
     need(n == wanted[i].n_text && memcmp(spelled, wanted[i].text, n) == 0, "the text is not what the tokens spell",
@@ -434,10 +446,12 @@ static void play_and_compare(const variant *v) {
   weft_runtime *rt = open_runtime(v);
   play(v, rt);
   compare(v);
-  weft_request_stats stats;
-  weft_replicas_get_request_stats(rt->replicas, 0, &stats);
-  need(stats.drafts.n_drafted == 0 || v->drafts != NULL, v->name, "drafts that nobody asked for");
-  n_drafted += stats.drafts.n_drafted;
+  for (uint32_t i = 0; i < n_models; i++) {
+    weft_request_stats stats;
+    weft_replicas_get_request_stats(rt->replicas, i, &stats);
+    need(stats.drafts.n_drafted == 0 || v->drafts != NULL, v->name, "drafts that nobody asked for");
+    n_drafted += stats.drafts.n_drafted;
+  }
   check_card(v, rt);
   need(weft_unwell(rt) == NULL, "health", "unwell");
   weft_close(rt);
@@ -636,6 +650,39 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   if (strcmp(backend, "cuda") == 0) play_on_card(backend, small_bytes, strstr(path, "golden") != NULL);
 }
 
+/* Requests for three models in turns, which share the pool and the steps' time: canvases and tokens of the demo model,
+ * tokens of another, and tokens of a model that keeps states, whose hits end at snapshots. */
+static void run_together(const char *backend) {
+  const uint64_t room = 48 << 20, small = 1200 << 10;
+  const variant alone = {"alone", backend, room, 512, 1, 1, .no_cache = true, .one_by_one = true};
+  const variant variants[] = {
+      {"a small pool, host memory behind it", backend, small, 64, 20, 2, .host_bytes = 8 << 20, .order = 1},
+      {"many drafts, others come and go", backend, small, 64, 20, 2, .drafts = "ngram:16", .cancels = true, .order = 2},
+      {"one by one, cached", backend, room, 48, 4, 1, .one_by_one = true, .hits = true, .order = 1},
+      {"all at once", backend, room, 96, 16, 2, .order = 0},
+      {"a small pool, little memory, a file", backend, small, 64, 20, 2, .host_bytes = 512 << 10,
+       .spill_bytes = 16 << 20, .order = 1},
+      {"drafts", backend, room, 96, 16, 2, .drafts = "ngram:4"},
+  };
+  models[0] = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf";
+  models[1] = WEFT_SOURCE_DIR "/model/demo/weft-demo-ar.gguf";
+  models[2] = state_model_file(512);
+  n_models = MODELS;
+  n_kinds = KINDS;
+  (void)snprintf(label, sizeof label, "three models on %s", backend);
+  weft_runtime *rt = open_runtime(&alone);
+  play(&alone, rt);
+  memcpy(wanted, got, sizeof wanted);
+  check_spelling(rt);
+  check_held();
+  weft_close(rt);
+  (void)printf("%s:\n", label);
+  uint32_t n = sizeof variants / sizeof *variants;
+  for (uint32_t i = 0; i < n / test_amount(3, 1, 1); i++) play_and_compare(&variants[i]);
+  n_models = 1;
+  gguf_edit_clean();
+}
+
 /* A machine with one device has no shards. */
 static void run_in_shards(const char *backend) {
   if (!has_device(backend, 1)) {
@@ -690,6 +737,7 @@ static bool run_backend(const char *backend) {
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", backend, KINDS, 150 << 10, false);
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", backend, KINDS, 700 << 10, false);
   run_in_shards(backend);
+  run_together(backend);
   if (strcmp(backend, "cuda") == 0) run_with_integers();
   return true;
 }
@@ -705,6 +753,7 @@ int main(int argc, char **argv) {
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", "cpu", KINDS, 150 << 10, false);
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "cpu", KINDS, 700 << 10, false);
   run_in_shards("cpu");
+  run_together("cpu");
   if (test_amount(0, 0, 1) != 0) run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "ref", 2, 0, false);
   need(n_drafted > 0, "drafts", "there were none");
   return 0;
