@@ -394,7 +394,9 @@ static void write_plan(weft_runtime *rt) {
                          mib_of(weft_kv_state_bytes(&info->kv)));
       else
         weft_text_printf(t, ", blocks of %u tokens, %s", group->block_tokens,
-                         group->window == 0 ? "keeps all" : "keeps a window");
+                         group->window == 0   ? "keeps all"
+                         : group->from_border ? "keeps what lies behind the last multiple"
+                                              : "keeps a window");
       if (group->window > 0) weft_text_printf(t, " of %u", group->window);
       weft_text_printf(t, "\n");
     }

@@ -170,6 +170,13 @@ static void text_model(const inspect_report *r, weft_text *out) {
     weft_text_printf(out, "  experts: %" PRIu32 " of %" PRIu32 " per token, width %" PRIu32 "\n", h->n_experts_used,
                      h->n_experts, h->n_expert_ff);
   }
+  if (h->n_layers_left_out > 0) {
+    weft_text_printf(
+        out, "  left out: %" PRIu32 " more layer%s that guess%s tokens ahead (nextn), %" PRIu64 " tensors, ",
+        h->n_layers_left_out, h->n_layers_left_out > 1 ? "s" : "", h->n_layers_left_out > 1 ? "" : "es", r->n_left_out);
+    put_bytes(out, r->left_out_bytes);
+    weft_text_puts(out, "\n");
+  }
   if (h->canvas_length > 0) {
     const weft_entropy_bound *eb = &h->entropy_bound;
     weft_text_printf(out,
@@ -189,7 +196,10 @@ static void text_groups(const inspect_report *r, weft_text *out) {
     weft_text_printf(out, "    group %-2" PRIu32 " %3" PRIu32 " layers x %3" PRIu32 " tokens, ", g, group->n_layers,
                      group->block_tokens);
     weft_kv_group_print(&r->layout, g, out);
-    if (group->state_pages == 0) weft_text_printf(out, ", window %" PRIu32, group->window);
+    if (group->from_border)
+      weft_text_printf(out, ", since a border at every %" PRIu32, group->window);
+    else if (group->state_pages == 0)
+      weft_text_printf(out, ", window %" PRIu32, group->window);
     weft_text_puts(out, "\n");
   }
 }
@@ -209,13 +219,14 @@ static void text_contexts(const inspect_report *r, weft_text *out) {
   for (uint32_t k = 0; k < n_columns; k++) {
     const inspect_layers *kind = &r->layers[k];
     char title[32] = "all tokens";
-    if (kind->window > 0) (void)snprintf(title, sizeof title, "window %" PRIu32, kind->window);
+    if (kind->window > 0)
+      (void)snprintf(title, sizeof title, "%s %" PRIu32, kind->from_border ? "border" : "window", kind->window);
     weft_text_printf(out, " %14s", title);
   }
   for (uint32_t i = 0; (length = inspect_length(r, i)) > 0; i++) {
     uint64_t kv = inspect_sequence_bytes(r, length);
     weft_text_printf(out, "\n  %7" PRIu64 " tok.", length);
-    put_cell(out, r->n_tensor_bytes + kv);
+    put_cell(out, inspect_weight_bytes(r) + kv);
     put_cell(out, kv);
     for (uint32_t k = 0; k < n_columns; k++) put_cell(out, inspect_layers_bytes(r, &r->layers[k], length));
   }
@@ -224,7 +235,7 @@ static void text_contexts(const inspect_report *r, weft_text *out) {
 
 static void text_memory(const inspect_report *r, weft_text *out) {
   weft_text_puts(out, "memory\n  weights                      ");
-  put_bytes(out, r->n_tensor_bytes);
+  put_bytes(out, inspect_weight_bytes(r));
   if (r->keys != WEFT_OK) {
     weft_text_puts(out, "\n");
     return;
@@ -237,6 +248,11 @@ static void text_memory(const inspect_report *r, weft_text *out) {
     weft_text_puts(out, "\n  state of one sequence        ");
     put_bytes(out, weft_kv_state_bytes(&r->geometry));
     weft_text_puts(out, ", and as much for each snapshot");
+  }
+  if (inspect_border_bytes(r) > 0) {
+    weft_text_puts(out, "\n  rows since a border          up to ");
+    put_bytes(out, inspect_border_bytes(r));
+    weft_text_puts(out, " of one sequence, at a border none");
   }
   text_groups(r, out);
   text_contexts(r, out);
@@ -331,31 +347,33 @@ static void json_model(const inspect_report *r, weft_text *out) {
   weft_text_printf(out,
                    "  \"model\": {\"architecture\": \"%s\", \"layers\": %" PRIu32 ", \"hidden\": %" PRIu32
                    ", \"vocabulary\": %" PRIu32 ", \"context\": %" PRIu32 ", \"experts\": %" PRIu32
-                   ", \"experts_used\": %" PRIu32 ", \"canvas\": %" PRIu32 "},\n",
+                   ", \"experts_used\": %" PRIu32 ", \"canvas\": %" PRIu32 ", \"layers_left_out\": %" PRIu32
+                   ", \"bytes_left_out\": %" PRIu64 "},\n",
                    h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length, h->n_experts, h->n_experts_used,
-                   h->canvas_length);
+                   h->canvas_length, h->n_layers_left_out, r->left_out_bytes);
   weft_text_printf(out,
                    "  \"kv\": {\"type\": \"%s\", \"bytes_per_token\": %" PRIu64
                    ", \"bytes_per_token_windows_full\": %" PRIu64 ", \"state_bytes\": %" PRIu64
-                   ", \"page_bytes\": %" PRIu64 ", \"padding\": %.6f, \"groups\": [",
+                   ", \"border_bytes\": %" PRIu64 ", \"page_bytes\": %" PRIu64 ", \"padding\": %.6f, \"groups\": [",
                    weft_type_name_of_id((int32_t)r->geometry.set[0].rows.type),
                    weft_kv_bytes_per_token(&r->geometry, false), weft_kv_bytes_per_token(&r->geometry, true),
-                   weft_kv_state_bytes(&r->geometry), r->layout.page_bytes, r->layout.padding);
+                   weft_kv_state_bytes(&r->geometry), inspect_border_bytes(r), r->layout.page_bytes, r->layout.padding);
   for (uint32_t g = 0; g < r->layout.n_groups; g++) {
     const weft_layer_group *group = &r->layout.group[g];
     const weft_kv_rows *rows = weft_kv_group_rows(&r->layout, g);
     weft_text_printf(out,
                      "%s{\"layers\": %" PRIu32 ", \"block_tokens\": %" PRIu32 ", \"window\": %" PRIu32
-                     ", \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32 ", \"state_pages\": %" PRIu32 "}",
-                     g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window, rows->n_kv_heads,
-                     rows->head_dim, group->state_pages);
+                     ", \"from_border\": %s, \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32
+                     ", \"state_pages\": %" PRIu32 "}",
+                     g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window,
+                     group->from_border ? "true" : "false", rows->n_kv_heads, rows->head_dim, group->state_pages);
   }
   weft_text_puts(out, "]},\n");
 }
 
 static void json_contexts(const inspect_report *r, weft_text *out) {
   uint64_t length;
-  weft_text_printf(out, "  \"memory\": {\"weights\": %" PRIu64 ", \"contexts\": [", r->n_tensor_bytes);
+  weft_text_printf(out, "  \"memory\": {\"weights\": %" PRIu64 ", \"contexts\": [", inspect_weight_bytes(r));
   for (uint32_t i = 0; r->keys == WEFT_OK && (length = inspect_length(r, i)) > 0; i++) {
     weft_text_printf(out, "%s\n    {\"tokens\": %" PRIu64 ", \"kv\": %" PRIu64 ", \"layers\": [", i > 0 ? "," : "",
                      length, inspect_sequence_bytes(r, length));

@@ -30,7 +30,7 @@ typedef struct weft_file_facts {
   uint32_t n_layers, n_hidden, n_vocab, n_experts, n_experts_used, context_length;
   uint32_t canvas_length;                     /* 0: it has no canvas pass */
   uint32_t canvas_steps;                      /* most denoise steps of a canvas */
-  uint64_t weight_bytes;                      /* of all tensors */
+  uint64_t weight_bytes;                      /* of all tensors but those of layers that are not computed */
   uint64_t expert_bytes;                      /* of these, tensors of routed experts */
   uint64_t canvas_bytes;                      /* of these, tensors that only the pass of canvases reads */
   uint64_t embedding_bytes;                   /* of these, tables that a token reads one row of, and no product reads */

@@ -56,14 +56,20 @@ static bool are_same_rows(const weft_kv_rows *a, const weft_kv_rows *b) {
          a->values_are_keys == b->values_are_keys;
 }
 
+static bool is_of_kind(const inspect_layers *layers, const weft_kv_set *set) {
+  return are_same_rows(&layers->rows, &set->rows) && layers->window == set->window &&
+         layers->from_border == set->from_border;
+}
+
 static void count_layers(inspect_report *r) {
   for (uint32_t s = 0; s < r->geometry.n_sets; s++) {
     const weft_kv_set *set = &r->geometry.set[s];
     uint32_t at = 0;
     if (set->keys_of != 0 || set->state.n_units > 0) continue;
-    while (at < r->n_layers && (!are_same_rows(&r->layers[at].rows, &set->rows) || r->layers[at].window != set->window))
-      at += 1;
-    if (at == r->n_layers) r->layers[r->n_layers++] = (inspect_layers){0, set->window, set->rows};
+    while (at < r->n_layers && !is_of_kind(&r->layers[at], set)) at += 1;
+    if (at == r->n_layers)
+      r->layers[r->n_layers++] =
+          (inspect_layers){.window = set->window, .from_border = set->from_border, .rows = set->rows};
     r->layers[at].n_layers += 1;
   }
 }
@@ -80,10 +86,37 @@ uint64_t inspect_sequence_bytes(const inspect_report *r, uint64_t n_tokens) {
   return n;
 }
 
+uint64_t inspect_border_bytes(const inspect_report *r) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < r->n_layers; i++)
+    if (r->layers[i].from_border) n += inspect_layers_bytes(r, &r->layers[i], r->layers[i].window);
+  return n;
+}
+
+uint64_t inspect_weight_bytes(const inspect_report *r) {
+  return r->n_tensor_bytes - r->left_out_bytes;
+}
+
 uint64_t inspect_length(const inspect_report *r, uint32_t i) {
   uint64_t context = r->hyper.context_length, length = i == 0 ? 1024 : (uint64_t)2048 << i;
   if (length < context) return length;
   return i == 0 || (i == 1 ? 1024 : (uint64_t)1024 << i) < context ? context : 0;
+}
+
+/* A tensor of a layer behind those that are computed. */
+static bool is_left_out(const model_hyper *hyper, const weft_gguf_tensor *tensor) {
+  unsigned layer;
+  return sscanf(tensor->name, "blk.%u.", &layer) == 1 && layer >= hyper->n_layers &&
+         layer - hyper->n_layers < hyper->n_layers_left_out;
+}
+
+static void count_left_out(inspect_report *r) {
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(r->gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
+    if (!is_left_out(&r->hyper, tensor)) continue;
+    r->n_left_out += 1;
+    r->left_out_bytes += tensor->n_bytes;
+  }
 }
 
 static void judge_keys(inspect_report *r) {
@@ -91,6 +124,7 @@ static void judge_keys(inspect_report *r) {
   const weft_kv_geometry *geometry = &r->geometry;
   r->keys = model_hyper_read(r->gguf, &arch, &r->hyper, &r->keys_line);
   if (r->keys != WEFT_OK) return;
+  count_left_out(r);
   r->geometry = model_hyper_geometry(&r->hyper, gguf_kv_type(r->gguf));
   r->keys = weft_kv_layout_choose(&geometry, 1, 0, &r->layout, &r->keys_line);
   if (r->keys == WEFT_OK) count_layers(r);
@@ -181,9 +215,11 @@ static bool is_looked_up(const weft_gguf *gguf, const char *name) {
   return strcmp(name, "token_embd.weight") == 0 && weft_gguf_tensor_find(gguf, "output.weight") != NULL;
 }
 
-static void count_weights(const weft_gguf *gguf, weft_file_facts *f) {
+static void count_weights(const inspect_report *r, weft_file_facts *f) {
+  const weft_gguf *gguf = r->gguf;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *t = weft_gguf_tensor_at(gguf, i);
+    if (r->keys == WEFT_OK && is_left_out(&r->hyper, t)) continue;
     uint64_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
     f->weight_bytes += t->n_bytes;
     if (strstr(t->name, "_exps.weight") != NULL) {
@@ -216,7 +252,7 @@ weft_status weft_inspect_facts(const weft_gguf *gguf, weft_file_facts **out, wef
   f->chat = r->chat;
   f->chat_line = r->chat_line;
   f->keys = r->keys;
-  count_weights(gguf, f);
+  count_weights(r, f);
   if (r->keys == WEFT_OK) {
     (void)snprintf(f->arch, sizeof f->arch, "%s", h->arch);
     f->n_layers = h->n_layers;

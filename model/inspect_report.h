@@ -18,6 +18,7 @@ typedef struct inspect_type {
 /* Layers whose keys and values have one shape and are kept for the same window. */
 typedef struct inspect_layers {
   uint32_t n_layers, window;
+  bool from_border; /* the window is what lies behind the last multiple of it: at such a place nothing */
   weft_kv_rows rows;
 } inspect_layers;
 
@@ -26,7 +27,8 @@ typedef struct inspect_report {
   char name[128]; /* of the model */
   uint64_t fingerprint_low, fingerprint_high;
   uint64_t n_elements, n_tensor_bytes;
-  inspect_type *types; /* [n_types], by id */
+  uint64_t n_left_out, left_out_bytes; /* tensors of layers that are not computed, which guess tokens ahead */
+  inspect_type *types;                 /* [n_types], by id */
   uint32_t n_types;
   weft_status keys; /* OK: hyper, geometry, layout and layers are known */
   weft_error keys_line;
@@ -46,10 +48,15 @@ typedef struct inspect_report {
 weft_status inspect_report_open(const weft_gguf *gguf, inspect_report **out, weft_error *error);
 void inspect_report_close(inspect_report *report); /* NULL is fine */
 
-/* Bytes of the keys and values that these layers keep of a sequence of n_tokens: with a window, only what is in it. */
+/* Bytes of the keys and values that these layers keep of a sequence of n_tokens: with a window, only what is in it, and
+ * where that begins at borders, the most that it comes to hold. */
 uint64_t inspect_layers_bytes(const inspect_report *report, const inspect_layers *layers, uint64_t n_tokens);
 /* The same for all layers, and a state where the model has states. */
 uint64_t inspect_sequence_bytes(const inspect_report *report, uint64_t n_tokens);
+/* Of these, what a sequence at a border does not keep. */
+uint64_t inspect_border_bytes(const inspect_report *report);
+/* Bytes of the tensors that are loaded. */
+uint64_t inspect_weight_bytes(const inspect_report *report);
 /* The i-th length for which the report shows memory: 1024, 4096, 8192 and so on, doubling below the model's context,
  * then the context itself. 0: no more. */
 uint64_t inspect_length(const inspect_report *report, uint32_t i);

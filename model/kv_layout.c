@@ -531,6 +531,16 @@ static void share_out(uint32_t n_shards, weft_kv_layout *layout) {
   layout->page_bytes *= n_shards;
 }
 
+static weft_status check_states(const weft_kv_layout *layout, weft_error *error) {
+  for (uint32_t g = 0; g < layout->n_groups; g++) {
+    if (layout->group[g].state_pages <= WEFT_STATE_PAGES_MAX) continue;
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "KV layout: a state fills %" PRIu32 " pages of %" PRIu64 " bytes; at most %d are possible",
+                     layout->group[g].state_pages, layout->page_bytes, WEFT_STATE_PAGES_MAX);
+  }
+  return WEFT_OK;
+}
+
 static weft_status lay_out(const weft_kv_geometry *const *geometry, const model_classes *classes, uint32_t n_models,
                            uint32_t fixed, weft_kv_layout *layouts, weft_error *error) {
   const models all = {.classes = classes,
@@ -552,6 +562,8 @@ static weft_status lay_out(const weft_kv_geometry *const *geometry, const model_
     layouts[m].n_parts = all.n_parts;
     fill_layout(geometry[m], &classes[m], cuts, &best.page, &layouts[m]);
     share_out(shards_of(geometry[m]), &layouts[m]);
+    weft_status status = check_states(&layouts[m], error);
+    if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
 }
@@ -602,6 +614,22 @@ uint64_t weft_kv_state_bytes(const weft_kv_geometry *geometry) {
   for (uint32_t s = 0; s < geometry->n_sets; s++)
     n += geometry->set[s].state.n_units * geometry->set[s].state.unit_bytes;
   return n * shards_of(geometry);
+}
+
+uint64_t weft_kv_pages_held(const weft_kv_layout *layout, uint32_t n_tokens) {
+  uint64_t n = 0;
+  uint32_t least = WEFT_BLOCK_TOKENS_MAX;
+  for (uint32_t g = 0; g < layout->n_groups; g++)
+    if (layout->group[g].block_tokens < least) least = layout->group[g].block_tokens;
+  for (uint32_t g = 0; g < layout->n_groups; g++) {
+    const weft_layer_group *group = &layout->group[g];
+    uint32_t block = group->block_tokens;
+    if (group->state_pages > 0)
+      n += n_tokens >= block ? group->state_pages : 0;
+    else
+      n += ((uint64_t)n_tokens + block - 1) / block - weft_layer_group_first(group, n_tokens / least * least) / block;
+  }
+  return n;
 }
 
 const weft_kv_rows *weft_kv_group_rows(const weft_kv_layout *layout, uint32_t group) {

@@ -39,6 +39,7 @@ typedef struct model_hyper {
   char arch[32]; /* as in the file; the prefix of its keys */
   bool diffusion;
   uint32_t n_layers, n_hidden, n_vocab, n_heads, context_length;
+  uint32_t n_layers_left_out; /* behind the others, in the file: they guess tokens ahead and are not computed */
   uint32_t n_experts, n_experts_used, n_expert_ff; /* 0: no layer routes */
   uint32_t n_ff[WEFT_LAYERS_MAX];
   uint32_t n_kv_heads[WEFT_LAYERS_MAX];

@@ -97,6 +97,7 @@ static weft_status leave_out_nextn(const model_keys *keys, model_hyper *hyper) {
   uint32_t n = 0;
   weft_status status = model_keys_u32_or(keys, ".nextn_predict_layers", 0, hyper->n_layers - 1, 0, &n);
   hyper->n_layers -= n;
+  hyper->n_layers_left_out = n;
   return status;
 }
 

@@ -262,6 +262,7 @@ expect 2 'bench arena: name one' "$weft" bench arena
 expect 2 'leave --devices out' "$weft" bench phases -m $demo --devices 0,1 -q
 expect 0 'long' "$weft" bench preset -m tests/golden/models/ar-base.gguf --repeat 1 -q
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8
+expect 0 'as predicted after 126 of 126 steps' "$weft" bench room -m $ar --kv-mib 2 -c 256 --running 1
 expect 2 'no case holds' "$weft" bench kernels types Q4_KM --cpu-time --threads 1
 expect 0 'take_release_ns' "$weft" bench pager --json
 # more than contiguous reservation, and than keeping what windows have passed: of real requests, and in the geometry of 26B

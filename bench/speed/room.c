@@ -5,7 +5,10 @@
  * Law: n requests are submitted at once; they hold when in some step all of them ran, and none was preempted before all
  * had ended. Each fills the context: prompt and answer, or prompt and one canvas. Counts grow from what was
  * predicted by a
- * 32nd until a run does not hold; if the first does not, they shrink until one does. */
+ * 32nd until a run does not hold; if the first does not, they shrink until one does.
+ *
+ * One sequence alone is looked at after every step, too: the pages that it holds beside those that the layout says. On
+ * a device with steps in flight it holds those of the next step besides. */
 #include <jansson.h>
 
 #include "bench/lab/lab.h"
@@ -82,6 +85,55 @@ static int measure_room(const weft_lab_config *config, room_run *run, json_t *ou
   return 0;
 }
 
+/* What one sequence holds after each step: predicted, and seen. */
+typedef struct held_pages {
+  uint32_t n_steps, n_same;
+  uint64_t least, most, seen_least, seen_most; /* in the steps of its answer */
+} held_pages;
+
+static void look_at_step(const weft_kv_layout *layout, uint32_t n_tokens, uint32_t n_pinned, held_pages *held) {
+  uint64_t n = weft_kv_pages_held(layout, n_tokens);
+  if (held->n_steps == 0 || n < held->least) held->least = n;
+  if (held->n_steps == 0 || n_pinned < held->seen_least) held->seen_least = n_pinned;
+  if (n > held->most) held->most = n;
+  if (n_pinned > held->seen_most) held->seen_most = n_pinned;
+  held->n_steps += 1;
+  held->n_same += n == n_pinned;
+}
+
+static int measure_sequence(const weft_lab_config *config, room_run *run, json_t *out) {
+  const weft_kv_layout *layout = &run->rt->model[0].layout;
+  weft_engine *engine = weft_replicas_at(run->rt->replicas, 0);
+  weft_load load = {.n_generate = run->context / 2 < 200 ? run->context / 2 : 200, .n_parallel = 1};
+  load.n_prompt = run->context - load.n_generate;
+  weft_engine_stats before;
+  weft_measured unused;
+  held_pages held = {0};
+  weft_engine_get_stats(engine, &before);
+  int code = weft_measure(run->rt, &load, 6999, &unused);
+  if (code != 0) return code;
+  uint32_t n = weft_engine_get_steps(engine, run->record, WEFT_RECORDED_STEPS), n_tokens = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const weft_step_record *step = &run->record[i];
+    bool of_others = n_tokens == 0 && step->n_prefill_rows == 0; /* the last step before may be counted late */
+    if (step->number <= before.n_steps || of_others) continue;
+    n_tokens += step->n_prefill_rows + step->n_decode_rows;
+    if (step->n_running == 1 && step->n_decode_rows == 1) look_at_step(layout, n_tokens, step->n_pages_pinned, &held);
+  }
+  double mib = (double)layout->page_bytes / (1024.0 * 1024.0);
+  if (!config->product.json) {
+    (void)printf("%-18s %6.2f to %.2f MiB up to %u tokens, %.2f to %.2f predicted; as predicted after %u of %u steps\n",
+                 "one sequence", (double)held.seen_least * mib, (double)held.seen_most * mib, run->context,
+                 (double)held.least * mib, (double)held.most * mib, held.n_same, held.n_steps);
+  }
+  (void)json_array_append_new(
+      out, json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "work", "one sequence", "tokens", (int)run->context,
+                     "steps", (int)held.n_steps, "steps_as_predicted", (int)held.n_same, "least_mib",
+                     (double)held.seen_least * mib, "most_mib", (double)held.seen_most * mib, "predicted_least_mib",
+                     (double)held.least * mib, "predicted_most_mib", (double)held.most * mib));
+  return 0;
+}
+
 int weft_bench_room(const weft_lab_config *config) {
   room_run run = {0};
   int code = weft_cli_open(&config->product, &run.rt);
@@ -93,6 +145,7 @@ int weft_bench_room(const weft_lab_config *config) {
   if (run.record == NULL) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
   if (!config->product.json) (void)printf("%s", weft_plan(run.rt));
   if (code == 0) code = measure_room(config, &run, out);
+  if (code == 0) code = measure_sequence(config, &run, out);
   run.diffusion = true;
   if (code == 0 && run.canvas > 0 && run.canvas < run.context) code = measure_room(config, &run, out);
   if (code == 0 && config->product.json) weft_bench_print(out);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "api/weft.h"
+#include "api/runtime.h"
 #include "tests/support/amount.h"
 #include "tests/support/state_model.h"
 
@@ -210,9 +210,40 @@ static void tenants_share_a_public_prefix(void **state) {
   }
 }
 
+/* After each step of an answer the pool has what the layout says that a sequence holds: its keys, the state at its last
+ * border, and the rows since then, at a border none of them. */
+static void a_sequence_holds_what_is_said(void **state) {
+  (void)state;
+  static said one;
+  static weft_step_record record[WEFT_RECORDED_STEPS];
+  weft_engine *engine = weft_replicas_at(runtime->replicas, 0);
+  const weft_kv_layout *layout = &runtime->model[0].layout;
+  weft_engine_stats before;
+  uint32_t n_tokens = 0, n_seen = 0, least = UINT32_MAX, most = 0;
+  weft_engine_get_stats(engine, &before);
+  const weft_chat_turn turn = {.role = "user", .content = words(90)};
+  chat(&turn, 1, true, 0, &one);
+  assert_int_equal(one.n_cached, 0);
+  uint32_t n = weft_engine_get_steps(engine, record, WEFT_RECORDED_STEPS);
+  for (uint32_t i = 0; i < n; i++) {
+    bool of_others = n_tokens == 0 && record[i].n_prefill_rows == 0; /* the last step before may be counted late */
+    if (record[i].number <= before.n_steps || of_others) continue;
+    n_tokens += record[i].n_prefill_rows + record[i].n_decode_rows;
+    if (record[i].n_decode_rows == 0 || record[i].n_running == 0) continue;
+    uint32_t n_pinned = record[i].n_pages_pinned;
+    assert_int_equal(n_pinned, weft_kv_pages_held(layout, n_tokens));
+    if (n_pinned < least) least = n_pinned;
+    if (n_pinned > most) most = n_pinned;
+    n_seen += 1;
+  }
+  assert_in_range(n_seen, BORDER, ANSWER); /* every place between two borders was seen */
+  assert_true(most > least);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_second_turn_begins_where_the_first_one_was_asked), cmocka_unit_test(an_answer_is_gone_on_from),
-      cmocka_unit_test(instructions_are_computed_once), cmocka_unit_test(tenants_share_a_public_prefix)};
+      cmocka_unit_test(instructions_are_computed_once), cmocka_unit_test(tenants_share_a_public_prefix),
+      cmocka_unit_test(a_sequence_holds_what_is_said)};
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }

@@ -468,6 +468,23 @@ static uint32_t check_states(const weft_kv_geometry *g, const weft_kv_layout *la
   return most;
 }
 
+/* A sequence holds its keys, the state at its last border, and the rows since then: at a border none. */
+static void check_pages_held(const weft_kv_layout *layout) {
+  assert_int_equal(weft_kv_pages_held(layout, 0), 0);
+  for (uint32_t n = 1; n < 300; n++) {
+    uint64_t n_keys = 0, n_rows = 0, n_state = 0;
+    for (uint32_t g = 0; g < layout->n_groups; g++) {
+      const weft_layer_group *group = &layout->group[g];
+      for (uint32_t p = 0; p < n && group->window == 0 && group->state_pages == 0; p += group->block_tokens)
+        n_keys += 1;
+      for (uint32_t p = n / 64 * 64; p < n && group->from_border; p += group->block_tokens) n_rows += 1;
+      if (n >= 64) n_state += group->state_pages;
+    }
+    assert_int_equal(weft_kv_pages_held(layout, n), n_keys + n_rows + n_state);
+    assert_true((n_rows == 0) == (n % 64 == 0));
+  }
+}
+
 /* A state of 63 MiB is some hundred pages, laid out beside rows; also with another model, and on two devices. */
 static void test_states(void **state) {
   (void)state;
@@ -484,11 +501,25 @@ static void test_states(void **state) {
   for (uint32_t m = 0; m < 2; m++) check_laws(both[m], &shared[m]);
   assert_int_equal(shared[1].page_bytes, 640 * 1024);
   assert_in_range(check_states(&g, &shared[1]), 101, 110);
+  check_pages_held(&layout);
   for (uint32_t s = 0; s < g.n_sets; s++) g.set[s].part = g.set[s].layer >= 20;
   const weft_kv_layout parts = layout_alone(&g);
   assert_int_equal(parts.n_parts, 2);
   pages = (double)weft_kv_state_bytes(&g) / 2 / (double)parts.part_bytes[0];
   assert_true(check_states(&g, &parts) < 1.12 * pages + 1);
+}
+
+/* A state of more pages than a list has is refused with a line. */
+static void test_state_too_large(void **state) {
+  (void)state;
+  weft_kv_geometry g = recurrent();
+  const weft_kv_geometry *alone = &g;
+  weft_kv_layout layout;
+  weft_error error = {{0}};
+  for (uint32_t s = 0; s < g.n_sets; s++) g.set[s].state.n_units *= 60;
+  assert_int_equal(weft_kv_layout_choose(&alone, 1, 0, &layout, &error), WEFT_E_UNSUPPORTED);
+  assert_non_null(strstr(error.text, "a state fills"));
+  assert_non_null(strstr(error.text, "at most 4096"));
 }
 
 /* States beside the rows of the model that compresses: two groups of them, with borders of their own, which leave the
@@ -719,6 +750,7 @@ int main(void) {
       cmocka_unit_test(test_random_geometries),
       cmocka_unit_test(test_refused_layouts),
       cmocka_unit_test(test_compressed_rows),
+      cmocka_unit_test(test_state_too_large),
       cmocka_unit_test(test_states),
       cmocka_unit_test(test_states_of_two_kinds),
       cmocka_unit_test(test_refused_states),

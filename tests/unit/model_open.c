@@ -650,6 +650,8 @@ static void test_qwen35_keys(void **state) {
       {"qwen35.ssm.state_size", 16, WEFT_E_UNSUPPORTED, "ssm.inner_size' is 32; ssm.time_step_rank times"},
       {"qwen35.ssm.group_count", 3, WEFT_E_UNSUPPORTED, "is 4; a multiple of ssm.group_count is needed"},
       {"qwen35.ssm.group_count", 1, WEFT_E_FORMAT, "'blk.0.attn_qkv.weight' has shape 8 x 64"},
+      {"qwen35.ssm.group_count", 0, WEFT_E_FORMAT, "is 0; it must be 1..4096"},
+      {"qwen35.ssm.inner_size", 1u << 31, WEFT_E_FORMAT, "it must be 1..1048576"},
       {"qwen35.ssm.time_step_rank", 1u << 31, WEFT_E_FORMAT, "it must be 1..4096"},
       {"qwen35.rope.dimension_count", 3, WEFT_E_UNSUPPORTED, "elements of a head rotate in pairs"},
       {"qwen35.rope.dimension_count", 16, WEFT_E_FORMAT, "it must be 2..8"},
@@ -668,7 +670,13 @@ static void test_qwen35_keys(void **state) {
   assert_int_equal(info.n_layers, 2);
   accepted("qwen35-base", (gguf_edit){0}, &info);
   assert_int_equal(weft_kv_state_bytes(&info.kv), 2 * (4 * 8 * 8 + 3 * 64) * sizeof(float));
-  inspect_holds("qwen35-base", (gguf_edit){0}, true, "\"state_bytes\": 3584");
+  inspect_holds("qwen35-base", (gguf_edit){0}, true, "\"state_bytes\": 3584, \"border_bytes\": 59392");
+  inspect_holds("qwen35-base", (gguf_edit){0}, false, "up to 58.00 KiB of one sequence, at a border none");
+  inspect_holds("qwen35-base", (gguf_edit){0}, false, "since a border at every 64");
+  const gguf_edit ahead = {.set_u32 = "qwen35moe.nextn_predict_layers", .value = 1};
+  inspect_holds("qwen35-moe", ahead, false, "left out: 1 more layer that guesses tokens ahead (nextn), 18 tensors, ");
+  inspect_holds("qwen35-moe", ahead, true, "\"layers_left_out\": 1, \"bytes_left_out\": ");
+  inspect_holds("qwen35-moe", (gguf_edit){0}, true, "\"layers_left_out\": 0, \"bytes_left_out\": 0}");
 }
 
 static void test_qwen35_tensors(void **state) {
