@@ -6,8 +6,8 @@
  * became; model_scratch points into the memory that scratch_plan laid out. All are written at open, and a forward pass
  * only reads them. A layer's tensors, and all memory that its ops read or write, lie on the device of its part. The
  * first part has what makes the input of layer 0, the last part what comes after the last layer. A shard of a model
- * that lies in shards is a weft_model of its own (model/shards.h) with a device in each part; its n_heads and n_kv_heads
- * are its own. */
+ * that lies in shards is a weft_model of its own (model/shards.h) with a device in each part; its n_heads and
+ * n_kv_heads are its own. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
 

@@ -253,7 +253,7 @@ static void test_unused_tensors(void **state) {
            NULL); /* of an encoder */
 }
 
-/* Scales beside matrices: of another shape, of a matrix that is not there, of no numbers; one that is not there is one. */
+/* Scales beside matrices: of another shape, of a matrix that is not there, of no numbers; one that lacks is one. */
 static void test_scales(void **state) {
   (void)state;
   const gguf_edit lacks[] = {{.drop_tensor = "blk.1.ffn_gate_exps.scale"},
