@@ -21,42 +21,59 @@ static double load_of(const weft_split_ask *ask, uint32_t p, uint32_t first, uin
   return ((double)(end - first) + (is_last ? ask->head : 0)) / ask->share[p];
 }
 
-/* Cuts whose largest load is no more than `most`: those with much in the first parts come first, so that of equal ones
- * the first wins. */
+/* Cuts whose largest load is no more than `most`, in rounds: those whose least load is large first. In a round those
+ * with much in the first parts come first, so that of equal ones the first wins. */
 typedef struct cut_search {
   const weft_split_ask *ask;
-  double most, least_empty;
+  double most, floor, below; /* of a round: the least load is at least floor, and less than below */
+  double empty, uneven;      /* of the best one */
   uint32_t n_tried, n_seen, cut[WEFT_DEVICES_MAX], best[WEFT_DEVICES_MAX];
 } cut_search;
 
-enum { SEEN_MAX = 10000 }; /* beginnings of cuts, most of which lead to none */
+enum { ROUNDS = 16, SEEN_MAX = 10000 /* of a round: beginnings of cuts, most of which lead to none */ };
 
-static void try_cut(cut_search *s) {
+/* uneven: the sum of the squares of the loads, whose sum is nearly the same for all. */
+static void try_cut(cut_search *s, double uneven) {
   double empty = s->ask->empty(s->ask->empty_self, s->cut);
-  if (s->n_tried++ > 0 && empty >= s->least_empty) return;
-  s->least_empty = empty;
+  bool is_first = s->n_tried++ == 0;
+  if (!is_first && (empty > s->empty || (empty >= s->empty && uneven >= s->uneven))) return;
+  s->empty = empty;
+  s->uneven = uneven;
   memcpy(s->best, s->cut, sizeof s->best);
 }
 
-/* Part p begins with layer `first`. */
-static void search_cuts(cut_search *s, uint32_t p, uint32_t first) {
+/* Whether the layers from `first` on may be shared out to the parts from p on. */
+static bool is_possible(const cut_search *s, uint32_t p, uint32_t first) {
+  double share = 0, work = (double)(s->ask->n_layers - first) + s->ask->head;
+  for (uint32_t i = p; i < s->ask->n_parts; i++) share += s->ask->share[i];
+  return work <= s->most * share * (1 + 1e-9) && work >= s->floor * share * (1 - 1e-9);
+}
+
+/* Part p begins with layer `first`. least, uneven: of the loads of the parts before. */
+static void search_cuts(cut_search *s, uint32_t p, uint32_t first, double least, double uneven) {
   const weft_split_ask *ask = s->ask;
+  bool is_last = p + 1 == ask->n_parts;
   s->cut[p] = first;
-  if (p + 1 == ask->n_parts) {
-    if (load_of(ask, p, first, ask->n_layers) <= s->most) try_cut(s);
-    return;
-  }
-  for (uint32_t end = ask->n_layers - 1; end > first && s->n_tried < WEFT_SPLIT_TRIES && s->n_seen < SEEN_MAX; end--) {
-    s->n_seen += 1;
-    if (load_of(ask, p, first, end) <= s->most) search_cuts(s, p + 1, end);
+  for (uint32_t end = is_last ? ask->n_layers : ask->n_layers - 1; end > first; end--) {
+    double load = load_of(ask, p, first, end), now = load < least ? load : least, sum = uneven + load * load;
+    if (s->n_tried >= WEFT_SPLIT_TRIES || s->n_seen++ >= SEEN_MAX) return;
+    if (load >= s->floor && load <= s->most && is_last && now < s->below) try_cut(s, sum);
+    if (is_last) return;
+    if (load >= s->floor && load <= s->most && is_possible(s, p + 1, end)) search_cuts(s, p + 1, end, now, sum);
   }
 }
 
-/* Of the cuts that are as good as this one, whose largest load is `most`, the one that wastes least of a page. */
+/* Of the cuts that are as good as this one, whose largest load is `most`, the one that wastes least of a page, and of
+ * these the one whose loads are most even. */
 static void fill_pages(const weft_split_ask *ask, double most, uint32_t *first_layer) {
-  cut_search s = {.ask = ask, .most = most};
+  cut_search s = {.ask = ask, .most = most, .floor = INFINITY};
   if (ask->empty == NULL || ask->n_parts == 1) return;
-  search_cuts(&s, 0, 0);
+  for (uint32_t round = 1; round <= ROUNDS; round++) {
+    s.below = s.floor;
+    s.floor = most * (ROUNDS - round) / ROUNDS;
+    s.n_seen = 0;
+    search_cuts(&s, 0, 0, INFINITY, 0);
+  }
   if (s.n_tried > 0) memcpy(first_layer, s.best, ask->n_parts * sizeof *first_layer);
 }
 

@@ -3,8 +3,8 @@
  *
  * Law: weft_split_cut is a function of its argument alone. It gives each part a run of layers such that the largest load
  * is as small as can be, where the load of a part is its layers, and of the last part the head's work counted in
- * layers, over the part's share. Of equal cuts the one is taken that leaves least of each page empty, and of those
- * the one whose first parts have more. */
+ * layers, over the part's share. Of equal cuts the one is taken that leaves least of each page empty, of those the most
+ * even one, whose loads have the least sum of squares, and of those the one whose first parts have more. */
 #ifndef WEFT_MODEL_SPLIT_PLAN_H
 #define WEFT_MODEL_SPLIT_PLAN_H
 
@@ -23,8 +23,8 @@ typedef struct weft_split_ask {
   const uint64_t *bytes_before;   /* [n_layers + 1] of weights in the layers before each; NULL: room does not matter */
   uint64_t first_bytes, last_bytes; /* of other weights in the first and in the last part */
   uint64_t room[WEFT_DEVICES_MAX];  /* bytes for weights in each part; 0: not bounded */
-  /* The share of a page of keys and values that stays empty with a cut; NULL: that does not matter. Of many equal cuts
-   * WEFT_SPLIT_TRIES are asked for. */
+  /* The share of a page of keys and values that stays empty with a cut; NULL: neither that nor evenness matters. Of many
+   * equal cuts WEFT_SPLIT_TRIES are asked for, the most even ones first. */
   double (*empty)(void *self, const uint32_t *first_layer);
   void *empty_self;
 } weft_split_ask;
