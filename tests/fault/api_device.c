@@ -243,6 +243,7 @@ static void test_engine_in_shards(void **state) {
   fail_everywhere("fake graphs", true, 200, 4, 0, 2);
   if (test_amount(0, 1, 1) == 0) return;
   fail_everywhere("fake graphs", true, 200, 4, 2, 2);
+  if (test_amount(0, 0, 1) == 0) return; /* eight threads that wait for one another */
   fail_everywhere("fake graphs", true, 200, 8, 5, 4);
 }
 
@@ -487,6 +488,8 @@ static void test_public(void **state) {
   break_one("4,7", 2, NULL, 1, "device 7 (");
   break_one("0,1", 2, "tensor", 0, "device 0 (");
   break_one("4,7", 2, "tensor", 1, "device 7 (");
+  break_one("3,1,0,2", 4, "tensor:2,layer:2", 2, "device 0 (");
+  if (test_amount(0, 1, 1) != 0) break_one("0,1,2,3,4,5,6,7", 8, "tensor:4,layer:2", 7, "device 7 (");
 }
 
 int main(void) {

@@ -549,6 +549,12 @@ static void play_on_devices(const char *backend, uint64_t small_bytes) {
   play_and_compare(&v);
   v.name = "three replicas", v.replicas = true;
   play_and_compare(&v);
+  if (!has_device(backend, 3) || test_amount(0, 0, 1) == 0) return;
+  v.name = "four devices", v.replicas = false, v.devices = "3,0,2,1";
+  play_and_compare(&v);
+  if (!has_device(backend, 7)) return;
+  v.name = "eight replicas", v.replicas = true, v.devices = "0,1,2,3,4,5,6,7";
+  play_and_compare(&v);
 }
 
 /* Parts that lie in shards. */

@@ -505,7 +505,7 @@ static void run_splits(const cast *c, const char *backend, uint64_t seed, uint32
   play_alone(strncmp(backend, "fake", 4) == 0 ? "ref" : backend, NULL, seed);
   bool late = strstr(backend, "late") != NULL;
   uint32_t stride = test_amount(4, 3, 1);
-  for (n_devices = 2; n_devices <= 3; n_devices++) {
+  for (n_devices = 2; n_devices <= test_amount(3, 3, 4); n_devices++) {
     for (uint32_t i = 0; i < n_variants; i++) {
       if (i % stride != (n_devices + seed) % stride && variants[i].rig.n_saves < 2) continue;
       for (eager = 0; eager <= (late ? n_devices : 0); eager++) {
