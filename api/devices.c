@@ -48,7 +48,8 @@ static weft_status read_devices(const char *text, uint32_t *index, uint32_t *n, 
   return WEFT_OK;
 }
 
-/* A name, a colon and a number in [1, WEFT_DEVICES_MAX] at `at`. Returns what comes behind it; NULL: that is not there. */
+/* A name, a colon and a number in [1, WEFT_DEVICES_MAX] at `at`. Returns what comes behind it; NULL: there is no such
+ * thing. */
 static const char *read_factor(const char *at, const char *name, uint32_t *n) {
   const char *end;
   double x;
