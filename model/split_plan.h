@@ -23,8 +23,8 @@ typedef struct weft_split_ask {
   const uint64_t *bytes_before;   /* [n_layers + 1] of weights in the layers before each; NULL: room does not matter */
   uint64_t first_bytes, last_bytes; /* of other weights in the first and in the last part */
   uint64_t room[WEFT_DEVICES_MAX];  /* bytes for weights in each part; 0: not bounded */
-  /* The share of a page of keys and values that stays empty with a cut; NULL: neither that nor evenness matters. Of many
-   * equal cuts WEFT_SPLIT_TRIES are asked for, the most even ones first. */
+  /* The share of a page of keys and values that stays empty with a cut; NULL: neither that nor evenness matters. Of
+   * many equal cuts WEFT_SPLIT_TRIES are asked for, the most even ones first. */
   double (*empty)(void *self, const uint32_t *first_layer);
   void *empty_self;
 } weft_split_ask;
