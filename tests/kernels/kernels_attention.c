@@ -183,10 +183,23 @@ static double tolerance_on(const layout *l, const weft_device *device) {
   return per_key / (wide > 2.0 ? 1.0 : sqrt(fmax(1.0, fewest_keys(l->of) / 4.0)));
 }
 
+/* Whether a case is left to the other amounts: of the large ones, most of which are there for kernels of a card, a sanitizer sees
+ * every third in the quick amount. */
+static bool is_left_out(uint32_t i) {
+  enum { LARGE = 3 << 20 }; /* of products of queries and keys */
+  const attention_case *c = &cases[i];
+  uint64_t n_pairs = 0;
+  for (uint32_t s = 0; s < SEGMENTS_MAX && c->segment[s].n_rows > 0; s++)
+    n_pairs +=
+        (uint64_t)c->segment[s].n_rows * (c->segment[s].kv_len - first_seen(c, &c->segment[s]) + c->segment[s].n_rows);
+  return quick && touches_are_seen && i % 3 != 0 && n_pairs * c->n_heads * c->dim > LARGE;
+}
+
 static void test_parity(void **state) {
   const devices *all = *state;
   double used[DEVICES_MAX] = {0};
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
+    if (is_left_out(i)) continue;
     layout l;
     lay_out(&cases[i], cases[i].block, &l);
     buffer ref = run(all->ref, &l, l.segment, l.n_segments);
@@ -290,7 +303,7 @@ static void test_bits(void **state) {
   const devices *all = *state;
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     layout l;
-    if (quick && touches_are_seen && i % 2 == 0) continue; /* parity has them all */
+    if (quick && touches_are_seen && (i % 2 == 0 || is_left_out(i))) continue; /* parity has the even ones */
     lay_out(&cases[i], cases[i].block, &l);
     other_blocks *others = lay_out_blocks(&cases[i]);
     for (uint32_t d = 0; d < all->n; d++) {

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "tests/support/amount.h"
 #include "tests/support/fake_card.h"
 
 enum { ROWS = 5, COLS = 33, N = ROWS * COLS, SUMS = 60, STEPS = 90 };
@@ -463,7 +464,7 @@ static void run_list(shard_thread *t, const exchange_list *list, float *floats) 
 }
 
 static uint32_t rounds_of(uint32_t n, bool large) {
-  return large ? 1 : n > 4 ? 2 : MIXES;
+  return large ? 1 : n > 4 ? 2 : test_amount(2, MIXES, MIXES);
 }
 
 /* Lists are different ones; those of steps are one list, of other numbers each time. */
