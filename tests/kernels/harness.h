@@ -6,8 +6,9 @@
  * out with a line on standard error.
  *
  * The quick amount (amount.h) is fewer numbers of rows and the best of the cpu's instruction sets alone; under the
- * address sanitizer it is each of them in turn, another one for the next case of a test. A test program takes arguments, for slow tools: "quick" for the best instruction set
- * alone in any case, a pattern ('*' and '?') of the tests to run, and K/N for every Nth case from case K on. */
+ * address sanitizer it is each of them in turn, another one for the next case of a test. A test program takes
+ * arguments, for slow tools: "quick" for the best instruction set alone in any case, a pattern ('*' and '?') of the
+ * tests to run, and K/N for every Nth case from case K on. */
 #ifndef WEFT_TESTS_KERNELS_HARNESS_H
 #define WEFT_TESTS_KERNELS_HARNESS_H
 

@@ -183,8 +183,8 @@ static double tolerance_on(const layout *l, const weft_device *device) {
   return per_key / (wide > 2.0 ? 1.0 : sqrt(fmax(1.0, fewest_keys(l->of) / 4.0)));
 }
 
-/* Whether a case is left to the other amounts: of the large ones, most of which are there for kernels of a card, a sanitizer sees
- * every third in the quick amount. */
+/* Whether a case is left to the other amounts: of the large ones, most of which are there for kernels of a card, a
+ * sanitizer sees every third in the quick amount. */
 static bool is_left_out(uint32_t i) {
   enum { LARGE = 3 << 20 }; /* of products of queries and keys */
   const attention_case *c = &cases[i];
@@ -381,7 +381,8 @@ static void check_graph(weft_device *device, const char *name, const layout *l) 
   buffer_free(&scratch);
 }
 
-/* Devices without graphs compute the same calls: one case in nine, on one of them, shows that the test's lengths are right. */
+/* Devices without graphs compute the same calls: one case in nine, on one of them, shows that the test's lengths are
+ * right. */
 static void test_graphs(void **state) {
   const devices *all = *state;
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
