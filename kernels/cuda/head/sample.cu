@@ -146,20 +146,22 @@ static __device__ __forceinline__ quad load_quad(const sample_work &w, uint32_t 
   return q;
 }
 
-/* Calls f(token, value) for all tokens of the block that are not out. A thread always gets the same ones, and the loads
- * of its next eight are under way meanwhile. f is there four times: a row takes some ten microseconds, in which the
- * kernel's instructions have to come from memory too. */
+/* Calls f(token, value) for all tokens of the block that are not out. A thread always gets the same ones, eight at a
+ * time. f is there four times: a row takes some ten microseconds, in which the kernel's instructions have to come from
+ * memory too. */
 template <typename F>
 static __device__ __forceinline__ void each_value(const sample_work &w, F f) {
-  uint32_t begin = w.rank * OWN_SPANS * w.span, end = min(begin + OWN_SPANS * w.span, w.n_vocab), v;
-  quad now = load_quad(w, v = begin + 4 * threadIdx.x, end), next = load_quad(w, v + 4 * THREADS, end);
+  uint32_t begin = w.rank * OWN_SPANS * w.span, end = min(begin + OWN_SPANS * w.span, w.n_vocab);
 #pragma unroll 1
-  for (; v < end; v += 4 * THREADS) {
-    quad after = load_quad(w, v + 8 * THREADS, end);
+  for (uint32_t v = begin + 4 * threadIdx.x; v < end; v += 8 * THREADS) {
+    quad first = load_quad(w, v, end), second = load_quad(w, v + 4 * THREADS, end);
+#pragma unroll 1
+    for (uint32_t at = v; at <= v + 4 * THREADS; at += 4 * THREADS) {
 #pragma unroll
-    for (uint32_t u = 0; u < 4; u++)
-      if ((now.in >> u & 1) != 0) f(v + u, now.value[u]);
-    now = next, next = after;
+      for (uint32_t u = 0; u < 4; u++)
+        if ((first.in >> u & 1) != 0) f(at + u, first.value[u]);
+      first = second;
+    }
   }
 }
 
