@@ -9,20 +9,30 @@
 
 /* Sixteen columns of a value head, in a warp: lane 4 g + c has columns 2 g and 2 g + 1. */
 typedef struct rule_columns {
+  const float *from;                              /* the state that the segment begins with, in memory */
   float state[2 * STEPS][4];                      /* [n][2 j + e]: key 8 n + 2 c + e of column 2 g + j */
   uint32_t high[2 * STEPS][2], low[2 * STEPS][2]; /* of it, at the border before the piece */
   uint32_t u[TILES][4]; /* [2 n + j]: of rows 8 n + 2 c and the next of a tile, of column 2 g + j */
 } rule_columns;
 
-/* unit: of the value head, NULL at position 0. column: the lane's first. */
-static __device__ __forceinline__ void read_state(const float *unit, uint32_t column, rule_columns &columns) {
+/* Where the columns' state is. */
+typedef enum state_form {
+  STATE_SPLIT, /* high and low */
+  STATE_WHOLE, /* state */
+  STATE_AWAY   /* in memory, at `from`: it is read as often as it is used, and takes no registers */
+} state_form;
+
+/* Keys 8 n + 2 c and the next, as in rule_columns. from: the lane's first column, NULL at position 0. */
+static __device__ __forceinline__ void read_keys(const float *from, uint32_t n, float (&to)[4]) {
+  float2 x = make_float2(0.0f, 0.0f), y = x;
+  const float *at = from + (8 * n + own_lane() % 4 * 2) * DIM;
+  if (from != NULL) x = *(const float2 *)(const void *)at, y = *(const float2 *)(const void *)(at + DIM);
+  to[0] = x.x, to[1] = y.x, to[2] = x.y, to[3] = y.y;
+}
+
+static __device__ __forceinline__ void read_state(rule_columns &columns) {
 #pragma unroll
-  for (uint32_t n = 0; n < 2 * STEPS; n++) {
-    float2 x = make_float2(0.0f, 0.0f), y = x;
-    const float *from = unit + (8 * n + own_lane() % 4 * 2) * DIM + column;
-    if (unit != NULL) x = *(const float2 *)(const void *)from, y = *(const float2 *)(const void *)(from + DIM);
-    columns.state[n][0] = x.x, columns.state[n][1] = y.x, columns.state[n][2] = x.y, columns.state[n][3] = y.y;
-  }
+  for (uint32_t n = 0; n < 2 * STEPS; n++) read_keys(columns.from, n, columns.state[n]);
 }
 
 /* Begins a piece. Where it crosses a border, the state becomes the decayed one, to which its tiles will be added. */
@@ -70,49 +80,58 @@ typedef struct tile_inputs {
   uint32_t tile, first, end; /* of the piece: rows of the call, counted from the border */
 } tile_inputs;
 
-/* Sums of a tile: [n][2 j + e] is row 8 n + 2 c + e in column 2 g + j. */
+/* Operands a of sixteen keys of the state, high and low. */
+template <state_form FORM>
+static __device__ __forceinline__ void split_keys(const rule_columns &columns, uint32_t s, uint32_t (&high)[4],
+                                                  uint32_t (&low)[4]) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t n = 2 * s + i;
+    float x[4];
+    if (FORM == STATE_SPLIT) {
+      high[2 * i] = columns.high[n][0], high[2 * i + 1] = columns.high[n][1];
+      low[2 * i] = columns.low[n][0], low[2 * i + 1] = columns.low[n][1];
+      continue;
+    }
+    if (FORM == STATE_AWAY)
+      read_keys(columns.from, n, x);
+    else
+      x[0] = columns.state[n][0], x[1] = columns.state[n][1], x[2] = columns.state[n][2], x[3] = columns.state[n][3];
+    split_two(x[0], x[1], high[2 * i], low[2 * i]);
+    split_two(x[2], x[3], high[2 * i + 1], low[2 * i + 1]);
+  }
+}
+
+/* Products of the state with a tile's keys or queries: [n][2 j + e] is row 8 n + 2 c + e in column 2 g + j. */
 typedef struct tile_sums {
-  float of_k[2][4], of_q[2][4];
+  float high[2][4], low[2][4];
 } tile_sums;
 
-/* e^G times the products of keys and queries with the state. IS_SPLIT: high and low are there. */
-template <bool IS_SPLIT>
-static __device__ __forceinline__ void multiply_state(const tile_inputs &in, const rule_columns &columns,
-                                                      tile_sums &sums) {
-  uint32_t lane = own_lane(), b_at = keys_at(in.keys);
-  float highs[4][4] = {}, lows[4][4] = {}; /* of keys, of queries */
-#pragma unroll
-  for (uint32_t s = 0; s < STEPS; s++) {
-    uint32_t high[4], low[4];
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      const float(&x)[4] = columns.state[2 * s + i / 2];
-      high[i] = columns.high[2 * s + i / 2][i % 2], low[i] = columns.low[2 * s + i / 2][i % 2];
-      if (!IS_SPLIT) split_two(x[2 * (i % 2)], x[2 * (i % 2) + 1], high[i], low[i]);
-    }
-    uint32_t key[4];
-    ldmatrix_x4(key, b_at + 32 * s);
-    uint4 query = in.queries->operand[s][0][lane], rest = in.queries->operand[s][1][lane];
-    mma_bf16(highs[0], high, key[0], key[1]);
-    mma_bf16(highs[1], high, key[2], key[3]);
-    mma_bf16(lows[0], low, key[0], key[1]);
-    mma_bf16(lows[1], low, key[2], key[3]);
-    mma_bf16(highs[2], high, query.x, query.y);
-    mma_bf16(highs[3], high, query.z, query.w);
-    mma_bf16(lows[2], low, query.x, query.y);
-    mma_bf16(lows[3], low, query.z, query.w);
-    mma_bf16(lows[2], high, rest.x, rest.y);
-    mma_bf16(lows[3], high, rest.z, rest.w);
-  }
+static __device__ __forceinline__ void multiply_pair(float (&sums)[2][4], const uint32_t (&a)[4], uint32_t b0,
+                                                     uint32_t b1, uint32_t b2, uint32_t b3) {
+  mma_bf16(sums[0], a, b0, b1);
+  mma_bf16(sums[1], a, b2, b3);
+}
+
+template <state_form FORM>
+static __device__ __forceinline__ void multiply_queries(const tile_inputs &in, const rule_columns &columns, uint32_t s,
+                                                        tile_sums &sums) {
+  uint32_t high[4], low[4];
+  uint4 query = in.queries->operand[s][0][own_lane()], rest = in.queries->operand[s][1][own_lane()];
+  split_keys<FORM>(columns, s, high, low);
+  multiply_pair(sums.high, high, query.x, query.y, query.z, query.w);
+  multiply_pair(sums.low, low, query.x, query.y, query.z, query.w);
+  multiply_pair(sums.low, high, rest.x, rest.y, rest.z, rest.w);
+}
+
+/* What the state gives: high and low together, times e^G of the row. */
+static __device__ __forceinline__ void decay_sums(const tile_inputs &in, const tile_sums &sums, float (&out)[2][4]) {
 #pragma unroll
   for (uint32_t n = 0; n < 2; n++) {
-    float2 decay = *(const float2 *)(const void *)&in.weights->decay[8 * n + lane % 4 * 2];
+    float2 decay = *(const float2 *)(const void *)&in.weights->decay[8 * n + own_lane() % 4 * 2];
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      float by = i % 2 == 0 ? decay.x : decay.y;
-      sums.of_k[n][i] = __fmul_rn(by, __fadd_rn(highs[n][i], lows[n][i]));
-      sums.of_q[n][i] = __fmul_rn(by, __fadd_rn(highs[2 + n][i], lows[2 + n][i]));
-    }
+    for (uint32_t i = 0; i < 4; i++)
+      out[n][i] = __fmul_rn(i % 2 == 0 ? decay.x : decay.y, __fadd_rn(sums.high[n][i], sums.low[n][i]));
   }
 }
 
@@ -120,79 +139,95 @@ static __device__ __forceinline__ void multiply_state(const tile_inputs &in, con
 static __device__ __forceinline__ void add_tile(const uint4 (*weights)[32], const uint32_t (&u)[4],
                                                 float (&sums)[2][4]) {
   uint4 high = weights[0][own_lane()], low = weights[1][own_lane()];
-  mma_bf16(sums[0], u, high.x, high.y);
-  mma_bf16(sums[1], u, high.z, high.w);
-  mma_bf16(sums[0], u, low.x, low.y);
-  mma_bf16(sums[1], u, low.z, low.w);
+  multiply_pair(sums, u, high.x, high.y, high.z, high.w);
+  multiply_pair(sums, u, low.x, low.y, low.z, low.w);
 }
 
 /* u of eight rows, one after another; the lanes of a quad have two rows each. u[j]: at first what is stored of rows
- * before the call's. base: of the eight, counted from the border. */
+ * before the call's. While the quad waits for u of another lane, other(p) works. The lane that has rows 2 p and 2 p + 1
+ * knows them in turn p; no later u changes them. */
+template <class work>
 static __device__ __forceinline__ void solve_eight(const tile_inputs &in, uint32_t n, const float (&value)[4],
-                                                   const float (&sums)[4], uint32_t (&u)[2]) {
+                                                   const float (&sums)[4], uint32_t (&u)[2], work other) {
   uint32_t c = own_lane() % 4, t = in.tile * ROWS + 8 * n + 2 * c;
   const float *own = &in.weights->own[n][2 * c][0];
   float2 beta = *(const float2 *)(const void *)&in.weights->beta[8 * n + 2 * c];
-  float weight[2][8], next = own[8 + 2 * c], s[4], now[4];
+  float weight[2][8], next = -own[8 + 2 * c], left[4], found[4] = {};
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     float4 x = *(const float4 *)(const void *)(own + 4 * i);
     float *to = &weight[i / 2][i % 2 * 4];
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-    s[i] = sums[i];
+    to[0] = -x.x, to[1] = -x.y, to[2] = -x.z, to[3] = -x.w;
+    float stored = __uint_as_float(i % 2 == 0 ? u[i / 2] << 16 : u[i / 2] & 0xFFFF0000u);
+    left[i] = __fmul_rn(i % 2 == 0 ? beta.x : beta.y, __fsub_rn(value[i], sums[i]));
+    if (t + i % 2 < in.first) left[i] = stored; /* its weights are 0 */
   }
 #pragma unroll
   for (int p = 0; p < 4; p++) {
+    float now[4];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-      float x = delta_round(WEFT_TYPE_BF16, __fmul_rn(beta.x, __fsub_rn(value[2 * j], s[2 * j])));
-      now[2 * j] = t < in.first ? __uint_as_float(u[j] << 16) : x;
-      x = __fsub_rn(value[2 * j + 1], __fmaf_rn(next, now[2 * j], s[2 * j + 1]));
-      x = delta_round(WEFT_TYPE_BF16, __fmul_rn(beta.y, x));
-      now[2 * j + 1] = t + 1 < in.first ? __uint_as_float(u[j] & 0xFFFF0000u) : x;
+      now[2 * j] = delta_round(WEFT_TYPE_BF16, left[2 * j]);
+      now[2 * j + 1] = delta_round(WEFT_TYPE_BF16, __fmaf_rn(next, now[2 * j], left[2 * j + 1]));
     }
+    float x[2], y[2];
+    if (p < 3)
+#pragma unroll
+      for (int j = 0; j < 2; j++)
+        x[j] = __shfl_sync(0xFFFFFFFFu, now[2 * j], p, 4), y[j] = __shfl_sync(0xFFFFFFFFu, now[2 * j + 1], p, 4);
+    other(p);
+#pragma unroll
+    for (int i = 0; i < 4; i++) found[i] = c == p ? now[i] : found[i];
     if (p == 3) break;
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-      float x = __shfl_sync(0xFFFFFFFFu, now[2 * j], p, 4), y = __shfl_sync(0xFFFFFFFFu, now[2 * j + 1], p, 4);
-      if (c <= p) continue;
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        s[2 * j + e] = __fmaf_rn(weight[e][2 * p], x, s[2 * j + e]);
-        s[2 * j + e] = __fmaf_rn(weight[e][2 * p + 1], y, s[2 * j + e]);
-      }
+    for (int i = 0; i < 4; i++) {
+      left[i] = __fmaf_rn(weight[i % 2][2 * p], x[i / 2], left[i]);
+      left[i] = __fmaf_rn(weight[i % 2][2 * p + 1], y[i / 2], left[i]);
     }
   }
 #pragma unroll
-  for (int j = 0; j < 2; j++) u[j] = pair_bf16(t < in.end ? now[2 * j] : 0.0f, t + 1 < in.end ? now[2 * j + 1] : 0.0f);
+  for (int j = 0; j < 2; j++)
+    u[j] = pair_bf16(t < in.end ? found[2 * j] : 0.0f, t + 1 < in.end ? found[2 * j + 1] : 0.0f);
 }
 
-/* u and results of a tile. value: as tile_sums. u: of rows before the call's as stored, else zeros. */
-template <bool IS_SPLIT>
+/* u and results of a tile. value, out: as tile_sums. u: of rows before the call's as stored, else zeros. */
+template <state_form FORM>
 static __device__ __forceinline__ void compute_tile(const tile_inputs &in, const float (&value)[2][4],
                                                     const rule_columns &columns, uint32_t (&u)[4], float (&out)[2][4]) {
-  tile_sums sums;
-  multiply_state<IS_SPLIT>(in, columns, sums);
+  tile_sums keys = {}, queries = {};
+  float of_k[2][4], of_q[2][4] = {};
+  uint32_t b_at = keys_at(in.keys);
+#pragma unroll
+  for (uint32_t s = 0; s < STEPS; s++) {
+    uint32_t key[4], high[4], low[4];
+    ldmatrix_x4(key, b_at + 32 * s);
+    split_keys<FORM>(columns, s, high, low);
+    multiply_pair(keys.high, high, key[0], key[1], key[2], key[3]);
+    multiply_pair(keys.low, low, key[0], key[1], key[2], key[3]);
+  }
+  decay_sums(in, keys, of_k);
 #pragma unroll
   for (uint32_t i = 0; i + 1 < TILES; i++) {
     if (i >= in.tile) break;
-    add_tile(&in.weights->operand[i][0], columns.u[i], sums.of_k);
-    add_tile(&in.weights->operand[i][2], columns.u[i], sums.of_q);
+    add_tile(&in.weights->operand[i][0], columns.u[i], of_k);
+    add_tile(&in.weights->operand[i][2], columns.u[i], of_q);
   }
   const uint4(*own)[32] = in.weights->operand[in.tile];
   uint32_t eight[2] = {u[0], u[1]};
-  solve_eight(in, 0, value[0], sums.of_k[0], eight);
+  solve_eight(in, 0, value[0], of_k[0], eight, [&](uint32_t p) { multiply_queries<FORM>(in, columns, p, queries); });
   const uint32_t first[4] = {eight[0], eight[1], 0, 0};
   uint4 high = own[0][own_lane()], low = own[1][own_lane()];
-  mma_bf16(sums.of_k[1], first, high.z, high.w);
-  mma_bf16(sums.of_k[1], first, low.z, low.w);
+  mma_bf16(of_k[1], first, high.z, high.w);
+  mma_bf16(of_k[1], first, low.z, low.w);
   u[0] = eight[0], u[1] = eight[1];
   eight[0] = u[2], eight[1] = u[3];
-  solve_eight(in, 1, value[1], sums.of_k[1], eight);
+  solve_eight(in, 1, value[1], of_k[1], eight,
+              [&](uint32_t p) { multiply_queries<FORM>(in, columns, 4 + p, queries); });
   u[2] = eight[0], u[3] = eight[1];
-  add_tile(own + 2, u, sums.of_q);
+  add_tile(own + 2, u, of_q);
+  decay_sums(in, queries, out);
 #pragma unroll
-  for (uint32_t i = 0; i < 8; i++) out[i / 4][i % 4] = sums.of_q[i / 4][i % 4];
+  for (uint32_t i = 0; i < 8; i++) out[i / 4][i % 4] = __fadd_rn(out[i / 4][i % 4], of_q[i / 4][i % 4]);
 }
 
 /* Adds the keys and u of a tile to the state of the next border. */

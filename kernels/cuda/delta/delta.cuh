@@ -26,12 +26,18 @@ typedef struct delta_piece {
   const uint32_t *pages; /* where it is written, or NULL */
 } delta_piece;
 
+/* A short segment and its first piece. */
+typedef struct delta_short {
+  delta_segment segment;
+  delta_piece piece;
+} delta_short;
+
 /* The tables of a call, on the device. */
 typedef struct delta_tables {
   const delta_segment *segment;
   const delta_piece *piece;
-  const uint32_t *order;      /* segments: short ones, then long ones */
-  const uint32_t *long_piece; /* pieces of long segments */
+  const delta_short *short_segment;
+  const uint32_t *long_segment, *long_piece; /* segments and their pieces */
   uint32_t n_segments, n_pieces, n_short, n_long, n_long_pieces;
   bool short_crosses; /* some piece of a short segment crosses a border */
 } delta_tables;

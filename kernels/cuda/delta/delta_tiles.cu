@@ -6,16 +6,17 @@
  *   short    segments of fewer than DELTA_LONG_ROWS rows: a block has a value head of one, eight warps of columns.
  *            For each tile four warps make the weights of the tile, all multiply, and the norm follows at once
  *   weights  longer segments, first: the weights of all tiles, which need no state; a block has a piece and a key head
- *   long     then a block has 32 or 64 columns of a value head; one warp more copies what the next tiles need into a
+ *   long     then a block has 32 or 64 columns of a value head; two warps more copy what the next tiles need into a
  *            ring of stages. delta_norm follows
  *
  * Law (delta.cuh): every number that is not stored as bf16 comes into a product as the sum of two of bf16, high and
- * low, what is left of it rounded; low times low is left out. A row's sum begins with the products of its key (or
- * query) with the state: high and low are summed by themselves, sixteen keys at a time, ascending, then added and
- * multiplied by the decay. Then come the tiles of earlier u, ascending, by high weights and then low ones, then the
- * first eight of its own tile likewise, and then its own eight one after another; a result takes its whole own tile
- * like an earlier one. A border's state is the decayed one, to which tiles are added ascending, high before low. So the
- * bits of a row are the same in all three kernels and in whatever call it comes. */
+ * low, what is left of it rounded; low times low is left out. What the state gives a key or a query is summed by high
+ * and low, each sixteen keys at a time, ascending; then both are added and multiplied by the decay. To that of a key
+ * the tiles of earlier u are added, ascending, by high weights and then low ones, then the first eight of its own tile
+ * likewise; u is beta times what that leaves of the value, less the u of its own eight times weights times beta, one
+ * after another. To that of a query is added the sum, from 0, of all tiles of u, its own among them. A border's state
+ * is the decayed one, to which tiles are added ascending, high before low. So the bits of a row are the same in all
+ * three kernels and in whatever call it comes. */
 #include <stddef.h>
 
 #include "kernels/cuda/delta/columns.cuh"
@@ -26,9 +27,10 @@ typedef struct rule_args {
   tile_weights *weights; /* [n_tiles][n_v_heads] */
   tile_queries *queries; /* [n_tiles][n_k_heads] */
   bool norms;            /* short segments: the norm is made at once */
+  bool wide_values;      /* v may be read four numbers at a time */
 } rule_args;
 
-/* ---- weights of long segments -------------------------------------------------------------------------------------- */
+/* ---- weights of long segments ---------------------------------------------------------------------------- */
 
 /* Copies the keys of rows below `end` of a piece, by N_THREADS threads; those of others are zeros. */
 template <int N_THREADS>
@@ -62,10 +64,20 @@ static __device__ __forceinline__ void load_queries(const rule_args &k, const de
 /* Makes G of decays g, of which there are n; those behind them are as the last one. */
 static __device__ __forceinline__ void fill_total(float *total, uint32_t n) {
   delta_add_decays(total, n);
-  for (uint32_t i = n; i < EVERY; i++) total[i] = total[n - 1];
+  float last = total[n - 1];
+  for (uint32_t i = n; i < EVERY; i++) total[i] = last;
 }
 
-/* Behind it, total[n_v_heads / n_k_heads][EVERY]. */
+/* g and beta of position i of a piece. */
+static __device__ __forceinline__ void load_numbers(const rule_args &k, const delta_piece &piece, uint8_t *row,
+                                                    uint32_t head, uint32_t i, tile_numbers &to) {
+  bool is_new = i >= piece.first && i < piece.end;
+  uint64_t r = piece.first_row + (i - piece.first);
+  if (i < piece.end) to.total[i] = delta_decays(k.op.view, row)[head];
+  to.beta[i] = is_new ? k.op.beta[r * k.op.beta_stride + head] : 0.0f;
+}
+
+/* Behind it, tile_numbers of the value heads of a key head. */
 typedef struct weights_memory {
   uint8_t key[EVERY * KEY_BYTES];
   float query[EVERY * QUERY_FLOATS];
@@ -76,7 +88,7 @@ static __global__ void __launch_bounds__(32 * WEIGHTS_WARPS) weights_kernel(cons
   launch_dependents_and_wait();
   extern __shared__ __align__(16) uint8_t shared[];
   weights_memory &m = *(weights_memory *)(void *)shared;
-  float *total = (float *)(void *)(shared + sizeof m);
+  tile_numbers *numbers = (tile_numbers *)(void *)(shared + sizeof m);
   const weft_delta_view &view = k.op.view;
   const delta_piece piece = k.tables.piece[k.tables.long_piece[blockIdx.x]];
   uint32_t key_head = blockIdx.y, warp = threadIdx.x / 32, n_tiles = (piece.end + ROWS - 1) / ROWS;
@@ -85,13 +97,12 @@ static __global__ void __launch_bounds__(32 * WEIGHTS_WARPS) weights_kernel(cons
     m.row[threadIdx.x] = weft_delta_row(&view, k.tables.segment[piece.segment].table, piece.border + threadIdx.x);
   __syncthreads();
   copy_keys<32 * WEIGHTS_WARPS>(view, m.row, key_head, piece.end, m.key);
-  for (uint32_t i = threadIdx.x; i < n_heads * piece.end; i += 32 * WEIGHTS_WARPS)
-    total[i / piece.end * EVERY + i % piece.end] =
-        delta_decays(view, m.row[i % piece.end])[key_head + i / piece.end * view.n_k_heads];
+  for (uint32_t i = threadIdx.x; i < n_heads * EVERY; i += 32 * WEIGHTS_WARPS)
+    load_numbers(k, piece, m.row[i % EVERY], key_head + i / EVERY * view.n_k_heads, i % EVERY, numbers[i / EVERY]);
   load_queries<32 * WEIGHTS_WARPS>(k, piece, key_head, 0, n_tiles * ROWS, m.query);
   cp_async_wait<0>();
   __syncthreads();
-  for (uint32_t h = threadIdx.x; h < n_heads; h += 32 * WEIGHTS_WARPS) fill_total(total + h * EVERY, piece.end);
+  for (uint32_t h = threadIdx.x; h < n_heads; h += 32 * WEIGHTS_WARPS) fill_total(numbers[h].total, piece.end);
   __syncthreads();
   for (uint32_t tile = 0, item = 0; tile < n_tiles; tile++) {
     uint64_t at = piece.tile + tile;
@@ -102,9 +113,8 @@ static __global__ void __launch_bounds__(32 * WEIGHTS_WARPS) weights_kernel(cons
       tile_dots d = multiply_keys(m.key + tile * ROWS * KEY_BYTES, m.key + of * ROWS * KEY_BYTES,
                                   m.query + tile * ROWS * QUERY_FLOATS, of == 0 ? queries : NULL);
       for (uint32_t h = 0; h < n_heads; h++) {
-        tile_weights *to = weights + h * view.n_k_heads;
-        keep_weights(d, total + h * EVERY, tile, of, to);
-        if (of == 0) keep_rows(k.op, piece, key_head + h * view.n_k_heads, total + h * EVERY, tile, to);
+        keep_weights(d, numbers[h], tile, of, weights + h * view.n_k_heads);
+        if (of == 0) keep_rows(piece.crosses, numbers[h], tile, weights + h * view.n_k_heads);
       }
     }
   }
@@ -117,7 +127,7 @@ typedef struct short_memory {
   tile_weights weights;
   tile_queries queries;
   float query[ROWS * QUERY_FLOATS], out[ROWS * QUERY_FLOATS];
-  float total[EVERY];
+  tile_numbers numbers;
   uint8_t *row[EVERY];
 } short_memory;
 
@@ -135,17 +145,16 @@ static __device__ __forceinline__ uint8_t *look_up_row(const rule_args &k, const
   return weft_delta_row(&k.op.view, b.segment.table, b.piece.border + threadIdx.x);
 }
 
-/* The rows of a piece, G of each, and their keys, which are on their way. row: of look_up_row. */
-static __device__ __forceinline__ void open_piece(const rule_args &k, const short_block &b, uint8_t *row,
+/* The rows of a piece, their numbers, and their keys, which are on their way. row: of look_up_row. is_first: the
+ * kernels before this one are waited for; where rows lie was uploaded. */
+static __device__ __forceinline__ void open_piece(const rule_args &k, const short_block &b, uint8_t *row, bool is_first,
                                                   short_memory &m) {
   __syncthreads();
-  if (row != NULL) {
-    m.row[threadIdx.x] = row;
-    m.total[threadIdx.x] = delta_decays(k.op.view, row)[b.head];
-  }
+  if (row != NULL) m.row[threadIdx.x] = row;
   __syncthreads();
+  if (is_first) wait_for_prior_grids();
   copy_keys<SHORT_THREADS>(k.op.view, m.row, b.key_head, b.piece.end, m.key);
-  if (threadIdx.x == SHORT_THREADS - 1) fill_total(m.total, b.piece.end);
+  if (threadIdx.x < EVERY) load_numbers(k, b.piece, row, b.head, threadIdx.x, m.numbers);
 }
 
 /* The values of a tile's rows that the call has, as tile_sums. */
@@ -174,25 +183,54 @@ static __device__ __forceinline__ void finish_tile(const rule_args &k, const sho
   }
 }
 
-static __device__ __forceinline__ void make_tile(const rule_args &k, const short_block &b, uint32_t tile,
-                                                 short_memory &m) {
-  uint32_t warp = threadIdx.x / 32;
-  if (warp <= tile) {
-    tile_dots d = multiply_keys(m.key + tile * ROWS * KEY_BYTES, m.key + warp * ROWS * KEY_BYTES, m.query,
-                                warp == 0 ? &m.queries : NULL);
-    keep_weights(d, m.total, tile, warp, &m.weights);
-  } else if (warp == SHORT_WARPS - 1) {
-    keep_rows(k.op, b.piece, b.head, m.total, tile, &m.weights);
+/* Asks for what finish_tile will read. */
+static __device__ __forceinline__ void ask_for_gates(const rule_args &k, const short_block &b, uint32_t tile) {
+  for (uint32_t r = threadIdx.x / 32; r < ROWS; r += SHORT_WARPS) {
+    uint32_t t = tile * ROWS + r;
+    if (t < b.piece.first || t >= b.piece.end || own_lane() >= DIM / 32) continue;
+    const float *z = k.op.z + (uint64_t)(b.piece.first_row + (t - b.piece.first)) * k.op.z_stride + b.head * DIM;
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(z + 32 * own_lane()));
   }
 }
 
+/* The weights of a tile; in a piece's first one, its G too. */
+static __device__ __forceinline__ void make_tile(const short_block &b, uint32_t tile, bool is_first, short_memory &m) {
+  uint32_t warp = threadIdx.x / 32;
+  tile_dots d;
+  if (warp <= tile)
+    d = multiply_keys(m.key + tile * ROWS * KEY_BYTES, m.key + warp * ROWS * KEY_BYTES, m.query,
+                      warp == 0 ? &m.queries : NULL);
+  else if (is_first && threadIdx.x == SHORT_THREADS - 1)
+    fill_total(m.numbers.total, b.piece.end);
+  __syncthreads();
+  if (warp <= tile)
+    keep_weights(d, m.numbers, tile, warp, &m.weights);
+  else if (warp == SHORT_WARPS - 1)
+    keep_rows(b.piece.crosses, m.numbers, tile, &m.weights);
+  __syncthreads();
+}
+
+/* Where a value head's state lies that a segment begins with, from a column on; NULL where it is zeros. */
+static __device__ __forceinline__ const float *state_of(const rule_args &k, const delta_segment &s, uint32_t head,
+                                                        uint32_t column) {
+  return s.state == NULL ? NULL : weft_delta_unit(&k.op.view.state, s.state, head) + column;
+}
+
+/* Asks for the block's state. */
+static __device__ __forceinline__ void ask_for_state(const float *from, uint32_t column) {
+  for (uint32_t i = threadIdx.x * 32; from != NULL && i < DIM * DIM; i += SHORT_THREADS * 32)
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(from - column + i));
+}
+
 /* A piece's tiles from the first that is needed on: with rows of the call or, where a border is crossed, all. */
-template <bool CROSSES>
-static __device__ __forceinline__ void run_piece(const rule_args &k, const short_block &b, uint8_t *row,
+template <bool CROSSES, state_form FORM>
+static __device__ __forceinline__ void run_piece(const rule_args &k, const short_block &b, uint8_t *row, bool is_first,
                                                  short_memory &m, rule_columns &columns) {
   bool crosses = CROSSES && b.piece.crosses;
   uint32_t begin = crosses ? 0 : b.piece.first / ROWS;
-  open_piece(k, b, row, m);
+  open_piece(k, b, row, is_first, m);
+  if (is_first && FORM == STATE_AWAY) ask_for_state(columns.from, b.column);
+  if (is_first && FORM != STATE_AWAY) read_state(columns);
 #pragma unroll
   for (uint32_t i = 0; i + 1 < TILES; i++)
     if (i < begin) load_u(m.row + i * ROWS, b.u_at, i, b.piece.first, columns.u[i]);
@@ -203,14 +241,14 @@ static __device__ __forceinline__ void run_piece(const rule_args &k, const short
     uint32_t u[4];
     load_u(m.row + tile * ROWS, b.u_at, tile, b.piece.first, u);
     load_values(k, b, tile, value);
+    ask_for_gates(k, b, tile);
     load_queries<SHORT_THREADS>(k, b.piece, b.key_head, tile * ROWS, ROWS, m.query);
     cp_async_wait<0>();
     __syncthreads();
-    make_tile(k, b, tile, m);
-    __syncthreads();
+    make_tile(b, tile, tile == begin, m);
     if (CROSSES && tile == begin) begin_piece(crosses, m.weights.last[0], columns);
     if (!is_old) {
-      compute_tile<CROSSES>(in, value, columns, u, out);
+      compute_tile<FORM>(in, value, columns, u, out);
       store_tile(in, m.row + tile * ROWS, b.u_at, u, out,
                  [&](uint32_t r, float2 x) { *(float2 *)(void *)&m.out[r * QUERY_FLOATS + b.column] = x; });
     }
@@ -222,8 +260,8 @@ static __device__ __forceinline__ void run_piece(const rule_args &k, const short
 }
 
 /* CROSSES: some piece may cross a border. */
-template <bool CROSSES>
-static __global__ void __launch_bounds__(SHORT_THREADS, CROSSES ? 1 : 2)
+template <bool CROSSES, state_form FORM>
+static __global__ void __launch_bounds__(SHORT_THREADS, FORM == STATE_AWAY ? AWAY_BLOCKS : 1)
     short_kernel(const __grid_constant__ rule_args k) {
   extern __shared__ __align__(16) uint8_t shared[];
   short_memory &m = *(short_memory *)(void *)shared;
@@ -231,19 +269,17 @@ static __global__ void __launch_bounds__(SHORT_THREADS, CROSSES ? 1 : 2)
   short_block b;
   rule_columns columns;
   launch_dependent_grids();
-  b.segment = k.tables.segment[k.tables.order[blockIdx.x / view.n_v_heads]];
-  b.piece = k.tables.piece[b.segment.first_piece];
+  const delta_short &own = k.tables.short_segment[blockIdx.x / view.n_v_heads];
+  b.segment = own.segment, b.piece = own.piece;
   b.head = blockIdx.x % view.n_v_heads;
   b.key_head = b.head % view.n_k_heads;
   b.column = threadIdx.x / 32 * COLUMNS + own_lane() / 4 * 2;
   b.u_at = u_bytes_at(view, b.head) + 2 * b.column;
-  const float *unit = b.segment.state == NULL ? NULL : weft_delta_unit(&view.state, b.segment.state, b.head);
+  columns.from = state_of(k, b.segment, b.head, b.column);
   uint8_t *row = look_up_row(k, b);
-  wait_for_prior_grids(); /* what was read so far was uploaded */
-  read_state(unit, b.column, columns);
   for (uint32_t p = 0; p < b.segment.n_pieces; p++) {
     if (p > 0) b.piece = k.tables.piece[b.segment.first_piece + p], row = look_up_row(k, b);
-    run_piece<CROSSES>(k, b, row, m, columns);
+    run_piece<CROSSES, FORM>(k, b, row, p == 0, m, columns);
     if (!CROSSES || b.piece.pages == NULL) continue;
     write_state(view, b.piece.pages, b.head, b.column, columns);
     write_tail(view, b.piece.pages, b.segment.table, b.piece.border + EVERY, b.head * SHORT_THREADS + threadIdx.x,
@@ -282,48 +318,78 @@ static __device__ __forceinline__ void copy_by_warp(void *to, const void *from, 
     cp_async_16(shared_address(to) + i, (const uint8_t *)from + i);
 }
 
-/* Starts the copies of a tile, by a warp. */
+/* The tile that is copied next. row: of lane % ROWS, looked up a tile ahead. */
+typedef struct copy_place {
+  delta_piece piece;
+  uint32_t next, tile; /* next: the piece behind this one */
+  uint8_t *row;
+} copy_place;
+
+static __device__ __forceinline__ void look_up_tile(const rule_args &k, const long_block &b, copy_place &at) {
+  uint32_t t = at.tile * ROWS + own_lane() % ROWS;
+  at.row = t < at.piece.end ? weft_delta_row(&k.op.view, b.segment.table, at.piece.border + t) : NULL;
+}
+
+/* Starts the copies of a tile's weights and queries, by a warp. */
 template <int WARPS>
-static __device__ __forceinline__ void copy_tile(const rule_args &k, const long_block &b, const delta_piece &piece,
-                                                 uint32_t tile, bool is_last, long_stage<WARPS> &stage) {
+static __device__ __forceinline__ void copy_weights(const rule_args &k, const long_block &b, const copy_place &place,
+                                                    long_stage<WARPS> &stage) {
   const weft_delta_view &view = k.op.view;
-  uint32_t lane = own_lane(), key_head = b.head % view.n_k_heads, t = tile * ROWS + lane % ROWS;
-  uint64_t key_at = 2ull * (weft_delta_channels(&view) + key_head * DIM), at = piece.tile + tile;
-  uint8_t *row = t < piece.end ? weft_delta_row(&view, b.segment.table, piece.border + t) : NULL;
-  if (lane < ROWS) stage.row[lane] = row;
-  if (lane == 0) stage.piece = piece, stage.tile = tile, stage.is_last = is_last;
+  uint64_t at = place.piece.tile + place.tile;
   const tile_weights *weights = &k.weights[at * view.n_v_heads + b.head];
-  copy_by_warp(&stage.weights, weights, offsetof(tile_weights, operand) + (tile + 1) * sizeof weights->operand[0]);
-  copy_by_warp(&stage.queries, &k.queries[at * view.n_k_heads + key_head], sizeof(tile_queries));
-#pragma unroll 4
-  for (uint32_t r = 0; r < ROWS; r++) {
-    uint32_t own = tile * ROWS + r;
-    bool is_new = own >= piece.first && own < piece.end;
-    const float *v = k.op.v + b.head * DIM + b.slice * WARPS * COLUMNS;
-    if (is_new) v += (uint64_t)(piece.first_row + (own - piece.first)) * k.op.v_stride;
-    for (uint32_t c = lane; c < WARPS * COLUMNS; c += 32)
-      copy_number(shared_address(&stage.value[r][c]), v + c, is_new);
-  }
+  copy_by_warp(&stage.weights, weights,
+               offsetof(tile_weights, operand) + (place.tile + 1) * sizeof weights->operand[0]);
+  copy_by_warp(&stage.queries, &k.queries[at * view.n_k_heads + b.head % view.n_k_heads], sizeof(tile_queries));
+}
+
+/* And of its keys and values. */
+template <int WARPS>
+static __device__ __forceinline__ void copy_rows(const rule_args &k, const long_block &b, const copy_place &place,
+                                                 bool is_last, long_stage<WARPS> &stage) {
+  constexpr uint32_t n_columns = WARPS * COLUMNS;
+  const weft_delta_view &view = k.op.view;
+  uint32_t lane = own_lane(), width = k.wide_values ? 4 : 1, n_parts = n_columns / width;
+  uint64_t key_at = 2ull * (weft_delta_channels(&view) + b.head % view.n_k_heads * DIM);
+  if (lane < ROWS) stage.row[lane] = place.row;
+  if (lane == 0) stage.piece = place.piece, stage.tile = place.tile, stage.is_last = is_last;
 #pragma unroll
   for (uint32_t r = lane / 16; r < ROWS; r += 2) {
-    const uint8_t *from = (const uint8_t *)__shfl_sync(0xFFFFFFFFu, (unsigned long long)(uintptr_t)row, (int)r);
+    const uint8_t *from = (const uint8_t *)__shfl_sync(0xFFFFFFFFu, (unsigned long long)(uintptr_t)place.row, (int)r);
     cp_async_16_if(shared_address(stage.key + r * KEY_BYTES + lane % 16 * 16),
                    from == NULL ? (const uint8_t *)view.base : from + key_at + lane % 16 * 16, from != NULL);
   }
+  const float *v = k.op.v + b.head * DIM + b.slice * n_columns;
+#pragma unroll 4
+  for (uint32_t i = lane; i < ROWS * n_parts; i += 32) {
+    uint32_t r = i / n_parts, c = i % n_parts * width, t = place.tile * ROWS + r;
+    bool is_new = t >= place.piece.first && t < place.piece.end;
+    const float *from = is_new ? v + (uint64_t)(place.piece.first_row + (t - place.piece.first)) * k.op.v_stride : v;
+    if (k.wide_values)
+      cp_async_16_if(shared_address(&stage.value[r][c]), from + c, is_new);
+    else
+      copy_number(shared_address(&stage.value[r][c]), from + c, is_new);
+  }
 }
 
-/* The warp that copies. All warps meet once before each tile: then it has come, and the one before it is done with. */
+/* The two warps that copy. All warps meet once before each tile: then it has come, and the one before it is done
+ * with. */
 template <int WARPS>
-static __device__ __forceinline__ void copy_tiles(const rule_args &k, const long_block &b, long_stage<WARPS> *stage) {
-  uint32_t next = b.segment.first_piece, end = next + b.segment.n_pieces, tile = 0, n_left = 0, at = 0;
-  delta_piece piece = k.tables.piece[next++];
+static __device__ __forceinline__ void copy_tiles(const rule_args &k, const long_block &b, bool copies_rows,
+                                                  long_stage<WARPS> *stage) {
+  uint32_t end = b.segment.first_piece + b.segment.n_pieces, n_left = 0, at = 0;
+  copy_place place = {k.tables.piece[b.segment.first_piece], b.segment.first_piece + 1, 0, NULL};
+  if (copies_rows) look_up_tile(k, b, place);
   for (bool is_last = false;;) {
     if (!is_last) {
-      bool ends = (tile + 1) * ROWS >= piece.end;
-      is_last = ends && next == end;
-      copy_tile<WARPS>(k, b, piece, tile, is_last, stage[at]);
-      tile = ends ? 0 : tile + 1;
-      if (ends && !is_last) piece = k.tables.piece[next++];
+      bool ends = (place.tile + 1) * ROWS >= place.piece.end;
+      is_last = ends && place.next == end;
+      if (copies_rows)
+        copy_rows<WARPS>(k, b, place, is_last, stage[at]);
+      else
+        copy_weights<WARPS>(k, b, place, stage[at]);
+      place.tile = ends ? 0 : place.tile + 1;
+      if (ends && !is_last) place.piece = k.tables.piece[place.next++];
+      if (copies_rows && !is_last) look_up_tile(k, b, place);
       n_left++;
     }
     at = at + 1 == STAGES ? 0 : at + 1;
@@ -360,7 +426,7 @@ static __device__ __forceinline__ void run_tile(const rule_args &k, const long_b
       float2 x = *(const float2 *)(const void *)&stage.value[r][column];
       value[i / 2][i % 2] = x.x, value[i / 2][2 + i % 2] = x.y;
     }
-    compute_tile<true>(in, value, columns, u, out);
+    compute_tile<STATE_SPLIT>(in, value, columns, u, out);
     float *to = k.op.out + b.head * DIM + b.slice * WARPS * COLUMNS + column;
     store_tile(in, stage.row, u_at, u, out, [&](uint32_t r, float2 x) {
       uint64_t row = piece.first_row + (tile * ROWS + r - piece.first);
@@ -372,22 +438,22 @@ static __device__ __forceinline__ void run_tile(const rule_args &k, const long_b
 }
 
 template <int WARPS>
-static __global__ void __launch_bounds__(32 * (WARPS + 1)) long_kernel(const __grid_constant__ rule_args k) {
+static __global__ void __launch_bounds__(32 * (WARPS + 2)) long_kernel(const __grid_constant__ rule_args k) {
   constexpr uint32_t n_slices = DIM / (WARPS * COLUMNS);
   launch_dependents_and_wait();
   extern __shared__ __align__(16) uint8_t shared[];
   long_stage<WARPS> *stage = (long_stage<WARPS> *)(void *)shared;
   const weft_delta_view &view = k.op.view;
   uint32_t warp = threadIdx.x / 32, index = blockIdx.x / n_slices, column = warp * COLUMNS + own_lane() / 4 * 2;
-  long_block b = {k.tables.segment[k.tables.order[k.tables.n_short + index / view.n_v_heads]], index % view.n_v_heads,
+  long_block b = {k.tables.segment[k.tables.long_segment[index / view.n_v_heads]], index % view.n_v_heads,
                   blockIdx.x % n_slices};
-  if (warp == WARPS) {
-    copy_tiles<WARPS>(k, b, stage);
+  if (warp >= WARPS) {
+    copy_tiles<WARPS>(k, b, warp == WARPS, stage);
     return;
   }
   rule_columns columns;
-  const float *unit = b.segment.state == NULL ? NULL : weft_delta_unit(&view.state, b.segment.state, b.head);
-  read_state(unit, b.slice * WARPS * COLUMNS + column, columns);
+  columns.from = state_of(k, b.segment, b.head, b.slice * WARPS * COLUMNS + column);
+  read_state(columns);
   for (uint32_t at = 0;; at = at + 1 == STAGES ? 0 : at + 1) {
     __syncthreads();
     run_tile<WARPS>(k, b, stage[at], column, columns);
@@ -431,20 +497,25 @@ uint64_t delta_tiles_scratch(const weft_delta_rule_args *args) {
 template <int WARPS>
 static void start_long(cuda_device *d, const rule_args &k) {
   uint32_t n_blocks = k.tables.n_long * k.op.view.n_v_heads * (DIM / (WARPS * COLUMNS));
-  cuda_start(d, long_kernel<WARPS>, n_blocks, 32 * (WARPS + 1), STAGES * sizeof(long_stage<WARPS>), k);
+  cuda_start(d, long_kernel<WARPS>, n_blocks, 32 * (WARPS + 2), STAGES * sizeof(long_stage<WARPS>), k);
 }
 
 static uint64_t weights_bytes(const weft_delta_view &view) {
-  return sizeof(weights_memory) + 4ull * EVERY * (view.n_v_heads / view.n_k_heads);
+  return sizeof(weights_memory) + (view.n_v_heads / view.n_k_heads) * sizeof(tile_numbers);
 }
 
 weft_status delta_tiles(cuda_device *d, const weft_delta_rule_args *args, const delta_tables *tables) {
-  rule_args k = {*args, *tables, NULL, NULL, tables->n_long == 0};
+  bool wide_values = args->v_stride % 4 == 0 && ((uintptr_t)args->v & 15u) == 0;
+  rule_args k = {*args, *tables, NULL, NULL, tables->n_long == 0, wide_values};
   const weft_delta_view &view = args->view;
   cut_scratch(&k, args->scratch, most_tiles(args->n_rows));
-  if (tables->n_short > 0)
-    cuda_start(d, tables->short_crosses ? short_kernel<true> : short_kernel<false>, tables->n_short * view.n_v_heads,
-               SHORT_THREADS, sizeof(short_memory), k);
+  if (tables->n_short > 0) {
+    uint32_t n_blocks = tables->n_short * view.n_v_heads;
+    auto kernel = tables->short_crosses             ? short_kernel<true, STATE_SPLIT>
+                  : n_blocks > d->n_multiprocessors ? short_kernel<false, STATE_AWAY>
+                                                    : short_kernel<false, STATE_WHOLE>;
+    cuda_start(d, kernel, n_blocks, SHORT_THREADS, sizeof(short_memory), k);
+  }
   if (tables->n_long > 0) {
     bool is_narrow = tables->n_long * view.n_v_heads * 2 <= d->n_multiprocessors;
     cuda_start(d, weights_kernel, dim3(tables->n_long_pieces, view.n_k_heads), 32 * WEIGHTS_WARPS, weights_bytes(view),
@@ -457,10 +528,11 @@ weft_status delta_tiles(cuda_device *d, const weft_delta_rule_args *args, const 
 
 cudaError_t delta_tiles_setup(void) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  cudaError_t error = cudaFuncSetAttribute(short_kernel<true>, most, sizeof(short_memory));
-  if (error == cudaSuccess) error = cudaFuncSetAttribute(short_kernel<false>, most, sizeof(short_memory));
+  cudaError_t error = cudaFuncSetAttribute(short_kernel<true, STATE_SPLIT>, most, sizeof(short_memory));
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(short_kernel<false, STATE_WHOLE>, most, sizeof(short_memory));
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(short_kernel<false, STATE_AWAY>, most, sizeof(short_memory));
   if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(weights_kernel, most, sizeof(weights_memory) + 4 * EVERY * VALUES_MAX);
+    error = cudaFuncSetAttribute(weights_kernel, most, sizeof(weights_memory) + VALUES_MAX * sizeof(tile_numbers));
   if (error == cudaSuccess) error = cudaFuncSetAttribute(long_kernel<2>, most, STAGES * sizeof(long_stage<2>));
   if (error == cudaSuccess) error = cudaFuncSetAttribute(long_kernel<4>, most, STAGES * sizeof(long_stage<4>));
   return error;

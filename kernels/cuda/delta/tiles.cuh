@@ -18,6 +18,7 @@ enum {
   QUERY_FLOATS = DIM + 8,      /* of a query or a result there, likewise */
   SHORT_WARPS = DIM / COLUMNS, /* of a block */
   SHORT_THREADS = 32 * SHORT_WARPS,
+  AWAY_BLOCKS = 2, /* on a multiprocessor, where no block keeps its state in registers */
   WEIGHTS_WARPS = 4,
   VALUES_MAX = 16, /* value heads of a key head */
   STAGES = 3
@@ -25,7 +26,7 @@ enum {
 
 /* The weights e^(G_t - G_i) (k_i . k_t) and (k_i . q_t) of a tile's rows t, in a value head. */
 typedef struct tile_weights {
-  float own[2][8][8];            /* of u_i for u_t in the same eight; 0 where i >= t */
+  float own[2][8][8];            /* beta_t times that of u_i for u_t in the same eight; 0 where i >= t */
   float decay[ROWS], rest[ROWS]; /* e^(G_t), e^(G at the next border - G_t) */
   float beta[ROWS], last[4];     /* last[0]: e^(G at the next border) */
   uint4 operand[TILES][4][32];   /* b of mma.sync, for the tile's rows 0 .. 7 and 8 .. 15, of each tile of i:
@@ -104,9 +105,14 @@ static __device__ __forceinline__ void keep_operand(const float (&w)[2][4], uint
   to[1][own_lane()] = low;
 }
 
+/* Numbers of the positions since the border, in a value head: G, and beta, which is 0 but for rows of the call. */
+typedef struct tile_numbers {
+  float total[EVERY], beta[EVERY];
+} tile_numbers;
+
 /* Products times decays, of tile `tile` with the keys of tile `of`; what no sum takes is 0. */
-static __device__ __forceinline__ void keep_weights(const tile_dots &d, const float *total, uint32_t tile, uint32_t of,
-                                                    tile_weights *to) {
+static __device__ __forceinline__ void keep_weights(const tile_dots &d, const tile_numbers &x, uint32_t tile,
+                                                    uint32_t of, tile_weights *to) {
   uint32_t g = own_lane() / 4, c = own_lane() % 4;
   float of_k[2][4], of_q[2][4];
 #pragma unroll
@@ -114,28 +120,26 @@ static __device__ __forceinline__ void keep_weights(const tile_dots &d, const fl
 #pragma unroll
     for (uint32_t e = 0; e < 4; e++) {
       uint32_t row = g + e / 2 * 8, key = 8 * n + 2 * c + e % 2, t = tile * ROWS + row, i = of * ROWS + key;
-      float decay = i <= t ? expf(__fsub_rn(total[t], total[i])) : 0.0f;
+      float decay = i <= t ? expf(__fsub_rn(x.total[t], x.total[i])) : 0.0f;
       bool multiplied = of < tile || (row >= 8 && key < 8);
       float w = __fmul_rn(decay, d.of_k[n][e]);
       of_k[n][e] = multiplied ? w : 0.0f;
       of_q[n][e] = i <= t ? __fmul_rn(decay, d.of_q[n][e]) : 0.0f;
-      if (of == tile && n == e / 2) to->own[n][g][2 * c + e % 2] = i < t ? w : 0.0f;
+      if (of == tile && n == e / 2) to->own[n][g][2 * c + e % 2] = i < t ? __fmul_rn(x.beta[t], w) : 0.0f;
     }
   }
   keep_operand(of_k, &to->operand[of][0]);
   keep_operand(of_q, &to->operand[of][2]);
 }
 
-/* The numbers of a tile's rows, by a warp. total: of EVERY positions. */
-static __device__ __forceinline__ void keep_rows(const weft_delta_rule_args &op, const delta_piece &piece,
-                                                 uint32_t head, const float *total, uint32_t tile, tile_weights *to) {
+/* The numbers of a tile's rows, by a warp. */
+static __device__ __forceinline__ void keep_rows(bool crosses, const tile_numbers &x, uint32_t tile, tile_weights *to) {
   uint32_t lane = own_lane(), t = tile * ROWS + lane;
-  float last = total[EVERY - 1];
+  float last = x.total[EVERY - 1];
   if (lane >= ROWS) return;
-  bool is_new = t >= piece.first && t < piece.end;
-  to->decay[lane] = expf(total[t]);
-  to->rest[lane] = piece.crosses ? expf(__fsub_rn(last, total[t])) : 0.0f;
-  to->beta[lane] = is_new ? op.beta[(uint64_t)(piece.first_row + (t - piece.first)) * op.beta_stride + head] : 0.0f;
+  to->decay[lane] = expf(x.total[t]);
+  to->rest[lane] = crosses ? expf(__fsub_rn(last, x.total[t])) : 0.0f;
+  to->beta[lane] = x.beta[t];
   if (lane < 4) to->last[lane] = expf(last);
 }
 
