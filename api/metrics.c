@@ -10,6 +10,7 @@
 #include "api/json.h"
 #include "api/process_metrics.h"
 #include "api/prometheus.h"
+#include "api/residents.h"
 #include "api/tenants.h"
 #include "api/vllm_metrics.h"
 #include "api/weights_import.h"
@@ -319,6 +320,7 @@ char *weft_metrics(weft_runtime *rt) {
   put_spill_bytes(rt, &out, &stats);
   put_crossed(rt, &out);
   put_devices(rt, &out);
+  residents_metrics(rt, &out);
   put_replicas(rt, &out);
   weft_prometheus_head(&out, "weft_well", "gauge", "1 while every model can run.");
   weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);

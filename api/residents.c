@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/prometheus.h"
 #include "api/tenants.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -23,6 +24,8 @@ enum {
 typedef struct resident {
   resident_view view;
   bool asked;         /* by the operator */
+  bool sleeps;        /* it sleeps, or will once it has left */
+  bool rises;         /* it was there when all were put to sleep */
   uint64_t wanted_us; /* since when it is waited for; 0: it is not */
   uint64_t used_us, ready_us, keep_us;
   uint64_t retry_us, pause_us; /* requests are refused until then; how long that was */
@@ -75,7 +78,7 @@ static void set_state(weft_residents *rs, uint32_t i, resident_state state) {
 }
 
 const char *residents_state_name(resident_state state) {
-  static const char *const names[] = {"absent", "loading", "ready", "leaving"};
+  static const char *const names[] = {"absent", "loading", "ready", "leaving", "sleeping"};
   return names[state];
 }
 
@@ -194,8 +197,9 @@ static void free_one(weft_residents *rs, uint32_t i) {
   lock_residents(rs);
   rs->held_bytes -= r->view.need_bytes;
   r->view.n_unloads += 1;
+  r->keep_us = UINT64_MAX;
   weft_log(WEFT_LOG_NOTICE, "%s has left the memory", find_served(rs, i)->name);
-  set_state(rs, i, RESIDENT_ABSENT);
+  set_state(rs, i, r->sleeps ? RESIDENT_SLEEPING : RESIDENT_ABSENT);
 }
 
 static bool is_in_use(const weft_residents *rs, uint32_t i) {
@@ -285,6 +289,8 @@ static void look_around(weft_residents *rs, uint64_t now) {
       if (waited_for && r->wanted_us == 0) r->judged = false, r->wanted_us = now;
     }
     if (r->view.state != RESIDENT_READY) continue;
+    if (r->sleeps) ask_to_leave(rs, i);
+    if (r->sleeps) continue;
     if (is_in_use(rs, i)) r->used_us = now;
     r->view.expires_us = r->keep_us == UINT64_MAX ? UINT64_MAX : r->used_us + r->keep_us;
     if (!is_in_use(rs, i) && now >= r->view.expires_us) ask_to_leave(rs, i);
@@ -367,6 +373,36 @@ void residents_print(const weft_runtime *rt, weft_text *out) {
   if (rt->residents == NULL) return;
   weft_text_printf(out, "on call  %.1f MiB for models of --models-dir that are loaded\n",
                    (double)rt->models_bytes / 1048576.0);
+}
+
+void residents_metrics(const weft_runtime *rt, weft_text *out) {
+  weft_residents *rs = rt->residents;
+  if (rs == NULL) return;
+  weft_prometheus_head(out, "weft_models_bytes", "gauge", "Memory that models of --models-dir may take at once.");
+  weft_text_printf(out, "weft_models_bytes %llu\n", (unsigned long long)rs->most_bytes);
+  weft_prometheus_head(out, "weft_models_held_bytes", "gauge", "Memory that they take now.");
+  weft_text_printf(out, "weft_models_held_bytes %llu\n", (unsigned long long)residents_held(rs));
+  static const struct {
+    const char *name, *type, *help;
+    size_t at;
+  } rows[] = {{"weft_model_ready", "gauge", "1 while a model of --models-dir is loaded.", SIZE_MAX},
+              {"weft_model_need_bytes", "gauge", "What it takes then.", offsetof(resident_view, need_bytes)},
+              {"weft_model_loads_total", "counter", "How often it was loaded.", offsetof(resident_view, n_loads)},
+              {"weft_model_unloads_total", "counter", "How often it left.", offsetof(resident_view, n_unloads)},
+              {"weft_model_load_failures_total", "counter", "Loads that failed.", offsetof(resident_view, n_failed)},
+              {"weft_model_load_microseconds", "gauge", "What its last load took.", offsetof(resident_view, load_us)}};
+  for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+    weft_prometheus_head(out, rows[k].name, rows[k].type, rows[k].help);
+    for (uint32_t i = 0; i < rt->n_served; i++) {
+      const resident_view view = residents_look(rs, i);
+      if (!view.comes_and_goes) continue;
+      uint64_t value = view.state == RESIDENT_READY;
+      if (rows[k].at != SIZE_MAX) memcpy(&value, (const char *)&view + rows[k].at, sizeof value);
+      weft_text_printf(out, "%s{", rows[k].name);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, "} %llu\n", (unsigned long long)value);
+    }
+  }
 }
 
 /* ---- open and close -------------------------------------------------------------------------------- */
@@ -494,63 +530,105 @@ uint64_t residents_held(weft_residents *rs) {
   return n;
 }
 
-weft_status residents_ask(weft_residents *rs, uint32_t model, bool load, resident_ask *ask, weft_error *error) {
-  *ask = (resident_ask){.model = model, .load = load};
-  if (rs == NULL || !rs->at[model].view.comes_and_goes) {
-    if (load) return WEFT_OK;
+/* Under the lock. */
+static void ask_one(weft_residents *rs, uint32_t i, resident_wish wish, resident_ask *ask) {
+  resident *r = &rs->at[i];
+  bool brings = wish == RESIDENT_LOAD || (wish == RESIDENT_WAKE && (r->rises || ask->model != RESIDENTS_ALL));
+  if (brings || wish == RESIDENT_UNLOAD || wish == RESIDENT_SLEEP) ask->which |= UINT64_C(1) << i;
+  ask->n_failed[i] = r->view.n_failed;
+  ask->n_done[i] = wish == RESIDENT_UNLOAD ? r->view.n_unloads : r->view.n_loads;
+  bool is_there = r->view.state == RESIDENT_READY || r->view.state == RESIDENT_LOADING;
+  if (wish == RESIDENT_SLEEP && ask->model == RESIDENTS_ALL && !r->sleeps) r->rises = is_there;
+  if (wish != RESIDENT_UNLOAD) r->sleeps = wish == RESIDENT_SLEEP;
+  if (r->sleeps && r->view.state == RESIDENT_ABSENT) r->view.state = RESIDENT_SLEEPING;
+  if (!r->sleeps && r->view.state == RESIDENT_SLEEPING) r->view.state = RESIDENT_ABSENT;
+  r->asked = brings && !is_there;
+  if (brings) r->used_us = weft_clock_us();
+  if (brings) r->rises = false;
+  bool goes = wish == RESIDENT_UNLOAD || wish == RESIDENT_SLEEP;
+  if (goes && r->view.state == RESIDENT_READY) ask_to_leave(rs, i);
+}
+
+weft_status residents_ask(weft_residents *rs, uint32_t model, resident_wish wish, resident_ask *ask,
+                          weft_error *error) {
+  *ask = (resident_ask){.model = model, .wish = wish};
+  if (rs == NULL && model == RESIDENTS_ALL)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "models of --models-dir alone come and go, and this server was started "
+                     "without it");
+  if (rs == NULL || (model != RESIDENTS_ALL && !rs->at[model].view.comes_and_goes)) {
+    if (wish == RESIDENT_LOAD || wish == RESIDENT_WAKE) return WEFT_OK;
     return weft_fail(error, WEFT_E_INVALID,
                      "this model was named when the server started and stays: models of "
                      "--models-dir come and go");
   }
   lock_residents(rs);
-  resident *r = &rs->at[model];
-  ask->n_failed = r->view.n_failed;
-  ask->n_done = load ? r->view.n_loads : r->view.n_unloads;
-  r->asked = load && r->view.state != RESIDENT_READY && r->view.state != RESIDENT_LOADING;
-  if (!load && r->view.state == RESIDENT_READY) ask_to_leave(rs, model);
-  if (load) r->used_us = weft_clock_us();
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    if (rs->at[i].view.comes_and_goes && (model == i || model == RESIDENTS_ALL)) ask_one(rs, i, wish, ask);
+  }
   tell_change(rs);
   unlock_residents(rs);
   return WEFT_OK;
 }
 
 /* Under the lock. What is still loading when it is asked to leave leaves once it is there. */
-static weft_status find_outcome(weft_residents *rs, const resident_ask *ask, weft_error *error) {
-  resident *r = &rs->at[ask->model];
-  if (ask->load) {
-    if (r->view.state == RESIDENT_READY || r->view.n_loads > ask->n_done) return WEFT_OK;
-    if (r->view.n_failed > ask->n_failed) return weft_fail(error, r->status, "%s", r->why.text);
+static weft_status find_one_outcome(weft_residents *rs, const resident_ask *ask, uint32_t i, weft_error *error) {
+  resident *r = &rs->at[i];
+  if (ask->wish == RESIDENT_LOAD || ask->wish == RESIDENT_WAKE) {
+    if (r->view.state == RESIDENT_READY || r->view.n_loads > ask->n_done[i]) return WEFT_OK;
+    if (r->view.n_failed > ask->n_failed[i]) return weft_fail(error, r->status, "%s", r->why.text);
+    if (r->sleeps) return weft_fail(error, WEFT_CANCELLED, "it was put to sleep meanwhile");
     return WEFT_AGAIN;
   }
-  if (r->view.n_unloads > ask->n_done || r->view.state == RESIDENT_ABSENT) return WEFT_OK;
-  if (r->view.state == RESIDENT_READY) ask_to_leave(rs, ask->model);
+  bool is_gone = r->view.state == RESIDENT_ABSENT || r->view.state == RESIDENT_SLEEPING;
+  if (is_gone || (ask->wish == RESIDENT_UNLOAD && r->view.n_unloads > ask->n_done[i])) return WEFT_OK;
+  if (ask->wish == RESIDENT_SLEEP && !r->sleeps) return weft_fail(error, WEFT_CANCELLED, "it was woken meanwhile");
+  if (r->view.state == RESIDENT_READY) ask_to_leave(rs, i);
   return WEFT_AGAIN;
 }
 
+/* Under the lock. */
+static weft_status find_outcome(weft_residents *rs, const resident_ask *ask, weft_error *error) {
+  bool again = false;
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    if ((ask->which >> i & 1) == 0) continue;
+    weft_status status = find_one_outcome(rs, ask, i, error);
+    if (status < 0 || status == WEFT_CANCELLED) return status;
+    again = again || status == WEFT_AGAIN;
+  }
+  return again ? WEFT_AGAIN : WEFT_OK;
+}
+
 weft_status residents_outcome(weft_residents *rs, const resident_ask *ask, weft_error *error) {
-  if (rs == NULL || !rs->at[ask->model].view.comes_and_goes) return WEFT_OK;
+  if (rs == NULL || ask->which == 0) return WEFT_OK;
   lock_residents(rs);
   weft_status status = find_outcome(rs, ask, error);
   unlock_residents(rs);
   return status;
 }
 
-weft_status residents_await(weft_residents *rs, const resident_ask *ask, weft_error *error) {
-  weft_status status = WEFT_OK;
-  if (rs == NULL || !rs->at[ask->model].view.comes_and_goes) return WEFT_OK;
+bool residents_sleep(weft_residents *rs) {
+  bool all = rs != NULL, any = false;
+  if (rs == NULL) return false;
   lock_residents(rs);
-  while ((status = find_outcome(rs, ask, error)) == WEFT_AGAIN && !rs->stopping)
-    (void)pthread_cond_wait(&rs->changed, &rs->mutex);
+  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+    if (!rs->at[i].view.comes_and_goes) continue;
+    any = true;
+    all = all && rs->at[i].sleeps;
+  }
   unlock_residents(rs);
-  return status == WEFT_AGAIN ? weft_fail(error, WEFT_CANCELLED, "the server ends") : status;
+  return any && all;
 }
 
-void residents_keep(weft_residents *rs, uint32_t model, uint64_t us) {
-  if (rs == NULL || !rs->at[model].view.comes_and_goes) return;
+bool residents_keep(weft_residents *rs, uint32_t model, uint32_t tenant, uint64_t us) {
+  if (rs == NULL || !rs->at[model].view.comes_and_goes || !may_load(rs->rt, tenant)) return false;
   lock_residents(rs);
-  rs->at[model].keep_us = us;
+  resident *r = &rs->at[model];
+  r->keep_us = us;
+  r->view.expires_us = us == UINT64_MAX ? UINT64_MAX : weft_clock_us() + us;
   tell_change(rs);
   unlock_residents(rs);
+  return true;
 }
 
 void residents_watch(weft_residents *rs, resident_watcher *watcher) {
@@ -574,20 +652,31 @@ void residents_unwatch(weft_residents *rs, resident_watcher *watcher) {
 
 /* ---- weft.h ---------------------------------------------------------------------------------------------- */
 
-static int change_model(weft_runtime *rt, const char *name, bool load, char *error, size_t n_error) {
+/* Blocks until the outcome. */
+static weft_status await_outcome(weft_residents *rs, const resident_ask *ask, weft_error *error) {
+  weft_status status = WEFT_OK;
+  if (rs == NULL || ask->which == 0) return WEFT_OK;
+  lock_residents(rs);
+  while ((status = find_outcome(rs, ask, error)) == WEFT_AGAIN && !rs->stopping)
+    (void)pthread_cond_wait(&rs->changed, &rs->mutex);
+  unlock_residents(rs);
+  return status == WEFT_AGAIN ? weft_fail(error, WEFT_CANCELLED, "the server ends") : status;
+}
+
+static int change_model(weft_runtime *rt, const char *name, resident_wish wish, char *error, size_t n_error) {
   weft_error why = {{0}};
   resident_ask ask;
   uint32_t index;
   weft_status status = weft_runtime_model(rt, name, &index, &why) == NULL ? WEFT_E_NOT_FOUND : WEFT_OK;
-  if (status == WEFT_OK) status = residents_ask(rt->residents, index, load, &ask, &why);
-  if (status == WEFT_OK) status = residents_await(rt->residents, &ask, &why);
+  if (status == WEFT_OK) status = residents_ask(rt->residents, index, wish, &ask, &why);
+  if (status == WEFT_OK) status = await_outcome(rt->residents, &ask, &why);
   return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
 }
 
 int weft_load_model(weft_runtime *rt, const char *model, char *error, size_t n_error) {
-  return change_model(rt, model, true, error, n_error);
+  return change_model(rt, model, RESIDENT_LOAD, error, n_error);
 }
 
 int weft_unload_model(weft_runtime *rt, const char *model, char *error, size_t n_error) {
-  return change_model(rt, model, false, error, n_error);
+  return change_model(rt, model, RESIDENT_UNLOAD, error, n_error);
 }

@@ -2,17 +2,19 @@
 /* The models of a folder (--models-dir) that are in memory now: what state each is in, and who comes and goes. For the
  * files of api/ only.
  *
- * Law. A model is in one of four states, and residents.c alone changes them:
+ * Law. A model is in one of five states, and residents.c alone changes them:
  *
- *   absent ---> loading ---> ready ---> leaving ---> absent
- *                  `-- it could not be loaded --------^
+ *   absent ---> loading ---> ready ---> leaving ---> absent, or where it was put to sleep sleeping
+ *     ^            `-- it could not be loaded --------^                                      |
+ *     `----------------------------------- woken by the operator ----------------------------'
  *
  * It is loaded when a request waits for it or the operator asks, the one that has been waited for longest first, one at
  * a time. It leaves when the operator asks, when it was not used for as long as its keep_alive says, or when another
  * one needs its room: the one of those that are not in use whose last use is longest ago; where all are in use, and
  * the one that waits needs it, the one that has been ready for longest, once that is ten times as long as the other
  * takes to load, so that at most a tenth of the time goes into loads. What leaves has no request that runs: those that
- * run go on to their end, none starts, and those that wait, or come, have it loaded again.
+ * run go on to their end, none starts, and those that wait, or come, have it loaded again. One that sleeps is not
+ * loaded for requests: they wait, within their deadlines, until the operator wakes it.
  *
  * Memory: need_bytes is what a model will take, planned from its header when the server started: weights, activations,
  * slots and head. Models that are loading, ready or leaving need at most most_bytes together, at every moment: room is
@@ -32,7 +34,13 @@
 
 typedef struct weft_residents weft_residents;
 
-typedef enum resident_state { RESIDENT_ABSENT, RESIDENT_LOADING, RESIDENT_READY, RESIDENT_LEAVING } resident_state;
+typedef enum resident_state {
+  RESIDENT_ABSENT,
+  RESIDENT_LOADING,
+  RESIDENT_READY,
+  RESIDENT_LEAVING,
+  RESIDENT_SLEEPING
+} resident_state;
 
 typedef struct resident_view {
   resident_state state;
@@ -54,7 +62,8 @@ void residents_close(weft_residents *residents); /* after the engines; frees wha
 /* Bytes that models of the folder may take at once, of options and device. */
 uint64_t residents_bytes(const weft_runtime *rt);
 
-void residents_print(const weft_runtime *rt, weft_text *out); /* the plan's line of them */
+void residents_print(const weft_runtime *rt, weft_text *out);   /* the plan's line of them */
+void residents_metrics(const weft_runtime *rt, weft_text *out); /* as Prometheus text */
 
 /* ---- any thread -------------------------------------------------------------------------------- */
 
@@ -66,17 +75,26 @@ const char *residents_state_name(resident_state state);
 uint64_t residents_most(const weft_residents *residents);
 uint64_t residents_held(weft_residents *residents);
 
-/* What the operator asked for. residents_outcome: AGAIN until it is done or could not be done. */
+/* What the operator asked for: of a model, or (RESIDENTS_ALL) sleep of all models of the folder, and waking of all,
+ * which loads those that were ready when they were put to sleep. */
+typedef enum resident_wish { RESIDENT_LOAD, RESIDENT_UNLOAD, RESIDENT_SLEEP, RESIDENT_WAKE } resident_wish;
+enum { RESIDENTS_ALL = UINT32_MAX };
 typedef struct resident_ask {
   uint32_t model;
-  bool load;
-  uint64_t n_done, n_failed; /* before it was asked */
+  resident_wish wish;
+  uint64_t n_done[WEFT_MODELS_MAX], n_failed[WEFT_MODELS_MAX]; /* before it was asked */
+  uint64_t which;                                              /* one bit for each model that it is about */
 } resident_ask;
-/* INVALID with a line: the model is not of the folder and stays. */
-weft_status residents_ask(weft_residents *residents, uint32_t model, bool load, resident_ask *ask, weft_error *error);
+/* LOAD wakes, too. INVALID with a line: the model is not of the folder and stays; or there is no folder. */
+weft_status residents_ask(weft_residents *residents, uint32_t model, resident_wish wish, resident_ask *ask,
+                          weft_error *error);
+/* AGAIN until it is done; a line where it could not be done. */
 weft_status residents_outcome(weft_residents *residents, const resident_ask *ask, weft_error *error);
-/* How long the model stays after its last use; UINT64_MAX: until others need its room. */
-void residents_keep(weft_residents *residents, uint32_t model, uint64_t us);
+/* Whether all models of the folder sleep, or will as soon as they have left. */
+bool residents_sleep(weft_residents *residents);
+/* How long the model stays after its last use, until it has left; UINT64_MAX: until others need its room. False: it is
+ * passed over, of a model that stays, or of a tenant that may not have models loaded. */
+bool residents_keep(weft_residents *residents, uint32_t model, uint32_t tenant, uint64_t us);
 /* Blocks until the outcome. */
 weft_status residents_await(weft_residents *residents, const resident_ask *ask, weft_error *error);
 

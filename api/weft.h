@@ -191,7 +191,7 @@ typedef struct weft_model_card {
   uint32_t context, vocabulary, canvas; /* tokens; canvas 0: autoregressive only */
   bool autoregressive, diffusion, chat;
   uint64_t weight_bytes;
-  const char *state; /* now: "absent", "loading", "ready" or "leaving"; always "ready" but of models_dir */
+  const char *state; /* now: "absent", "loading", "ready", "leaving" or "sleeping"; always "ready" but of models_dir */
 } weft_model_card;
 WEFT_API uint32_t weft_n_models(const weft_runtime *runtime);
 WEFT_API weft_model_card weft_model_at(const weft_runtime *runtime, uint32_t index);

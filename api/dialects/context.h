@@ -16,7 +16,7 @@ typedef struct weft_server weft_server;
 struct weft_keys;     /* api/server/keys.h */
 struct weft_watchers; /* api/server/watch.h */
 
-enum { WEFT_ENDPOINTS_MAX = 64, WEFT_CODES_MAX = 17 };
+enum { WEFT_ENDPOINTS_MAX = 80, WEFT_CODES_MAX = 17 };
 
 struct weft_server {
   weft_runtime *runtime;

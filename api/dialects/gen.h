@@ -46,6 +46,8 @@ typedef struct weft_wanted {
   bool canvas_tokens;   /* canvases that are streamed tell of each position */
   bool prompt_logprobs; /* the answer has a list of the prompt's logprobs, with n_prompt_logprobs likely tokens each */
   uint32_t n_prompt_logprobs;
+  bool has_keep_alive;
+  uint64_t keep_alive_us; /* of the model after this request; UINT64_MAX: until others need its room */
 } weft_wanted;
 
 typedef struct weft_gen {

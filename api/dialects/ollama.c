@@ -5,8 +5,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/dialects/model_states.h"
 #include "api/json.h"
-#include "api/runtime.h"
+#include "api/residents.h"
 #include "base/memory.h"
 
 void weft_ollama_refusal(const weft_refusal *why, const char *id, weft_text *out) {
@@ -197,33 +198,62 @@ const weft_dialect weft_ollama_generate = {.id_prefix = "",
 
 /* ---- endpoints ---- */
 
-/* What a request that only loads a model is told. */
-static void answer_loaded(weft_server *s, weft_exchange *x, bool chat, const weft_gen *gen) {
-  weft_error error = {{0}};
-  uint32_t index;
-  const weft_served_model *model = weft_runtime_model(s->runtime, gen->params.model, &index, &error);
-  if (model == NULL) {
-    weft_refusal why;
-    (void)weft_refuse_status(&why, WEFT_E_NOT_FOUND, error.text, false);
-    weft_exchange_refuse(x, &why);
-    return;
-  }
+/* What a request that only loads a model, or has it leave, is told. */
+typedef struct loaded_answer {
+  const char *model;
+  bool chat, leaves;
+} loaded_answer;
+
+static void tell_loaded(void *self, weft_text *out) {
+  const loaded_answer *told = self;
   const weft_text none = {0};
   weft_pieces body = {.copies = true};
-  put_head(model->name, &body.text);
-  put_content(chat, &none, &none, &none, &body);
-  weft_text_puts(&body.text, ",\"done\":true,\"done_reason\":\"load\"}");
-  weft_exchange_answer(x, 200, "application/json", &body.text);
+  put_head(told->model, &body.text);
+  put_content(told->chat, &none, &none, &none, &body);
+  weft_text_printf(&body.text, ",\"done\":true,\"done_reason\":\"%s\"}", told->leaves ? "unload" : "load");
+  *out = body.text;
+}
+
+/* A model that its tenant may not have loaded is refused as its requests are. With keep_alive 0 it leaves as soon as
+ * nobody uses it. */
+static void answer_loaded(weft_server *s, weft_exchange *x, bool chat, const weft_gen *gen, bool kept) {
+  weft_error error = {{0}};
+  uint32_t index, tenant = weft_exchange_note(x)->tenant;
+  resident_ask ask = {0};
+  weft_residents *residents = s->runtime->residents;
+  const weft_served_model *model = weft_runtime_model(s->runtime, gen->params.model, &index, &error);
+  bool leaves = kept && gen->wanted.keep_alive_us == 0;
+  loaded_answer *told = weft_alloc(1, sizeof *told);
+  weft_status status = model == NULL ? WEFT_E_NOT_FOUND : told == NULL ? WEFT_E_NO_MEMORY : WEFT_OK;
+  if (status == WEFT_OK && !leaves) status = residents_use(residents, index, tenant, &error);
+  if (status == WEFT_OK && !leaves) status = residents_ask(residents, index, RESIDENT_LOAD, &ask, &error);
+  if (status != WEFT_OK) {
+    weft_free(told);
+    model_states_refuse(x, status, error.text);
+    return;
+  }
+  *told = (loaded_answer){model->name, chat, leaves};
+  model_states_answer(s->runtime, x, &ask, tell_loaded, told);
+}
+
+/* Said before the request is: what it says holds when it has ended. False: nothing was said, or it is passed over. */
+static bool keep_model(weft_server *s, weft_exchange *x, const weft_gen *gen) {
+  weft_error error = {{0}};
+  uint32_t index;
+  if (!gen->wanted.has_keep_alive || weft_runtime_model(s->runtime, gen->params.model, &index, &error) == NULL)
+    return false;
+  return residents_keep(s->runtime->residents, index, weft_exchange_note(x)->tenant, gen->wanted.keep_alive_us);
 }
 
 static void answer_prompts(weft_server *s, weft_exchange *x, weft_parser parse, const weft_dialect *dialect) {
   weft_gen gen;
   if (weft_dialect_read(s, x, parse, &gen) != WEFT_OK) return;
+  bool kept = keep_model(s, x, &gen);
   if (gen.n_prompts > 0) {
     weft_dialect_start(s, x, dialect, &gen, dialect->close == NULL ? NULL : weft_alloc(1, sizeof(ollama_stream)));
     return;
   }
-  answer_loaded(s, x, dialect == &weft_ollama_chat, &gen);
+  answer_loaded(s, x, dialect == &weft_ollama_chat, &gen, kept);
   weft_gen_close(&gen);
 }
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What Ollama's programs ask of models: which there are, which are loaded (all of them), what one is like. Models are
+/* What Ollama's programs ask of models: which there are, which are loaded, what one is like. Models are
  * those the server was started with: what would fetch, make or delete some is refused. */
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "api/dialects/field_tables.h"
 #include "api/dialects/ollama.h"
 #include "api/json.h"
-#include "api/runtime.h"
+#include "api/residents.h"
 
 /* ---- facts of a model ---- */
 
@@ -109,17 +110,35 @@ void weft_handle_ollama_tags(weft_server *s, weft_exchange *x) {
   weft_exchange_answer(x, 200, "application/json", &body);
 }
 
+/* When the model leaves if nobody uses it before. */
+static void put_expiry(const resident_view *view, weft_text *out) {
+  uint64_t now = weft_clock_us();
+  uint64_t left = view->expires_us > now ? view->expires_us - now : 0;
+  time_t at = time(NULL) + (time_t)(left / 1000000);
+  struct tm day;
+  char text[32] = "9999-12-31T23:59:59Z";
+  if (view->expires_us != UINT64_MAX && gmtime_r(&at, &day) != NULL)
+    (void)strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &day);
+  weft_text_puts(out, text);
+}
+
 void weft_handle_ollama_ps(weft_server *s, weft_exchange *x) {
   bool on_host = weft_device_get_info(s->runtime->devices.device[0])->host_memory;
   weft_text body = {0};
   weft_text_puts(&body, "{\"models\":[");
+  bool first = true;
   for (uint32_t i = 0; i < s->runtime->n_served; i++) {
     const weft_served_model *m = &s->runtime->model[i];
+    const resident_view view = residents_look(s->runtime->residents, i);
     uint64_t bytes = on_host ? 0 : weft_model_get_info(m->model)->weight_bytes;
-    weft_text_puts(&body, i > 0 ? ",{" : "{");
+    if (view.state != RESIDENT_READY) continue;
+    weft_text_puts(&body, first ? "{" : ",{");
+    first = false;
     put_model(m, m->name, &body);
-    weft_text_printf(&body, ",\"size_vram\":%llu,\"context_length\":%u,\"expires_at\":\"9999-12-31T23:59:59Z\"}",
-                     (unsigned long long)bytes, m->context); /* models stay */
+    weft_text_printf(&body, ",\"size_vram\":%llu,\"context_length\":%u,\"expires_at\":\"", (unsigned long long)bytes,
+                     m->context);
+    put_expiry(&view, &body);
+    weft_text_puts(&body, "\"}");
   }
   weft_text_puts(&body, "]}");
   weft_exchange_answer(x, 200, "application/json", &body);

@@ -125,6 +125,42 @@ static weft_status read_think(weft_gen *gen, const json_t *value, const char *fi
   return WEFT_OK;
 }
 
+/* A number with a unit, as in "1h30m"; false: the text is none. */
+static bool read_duration(const char *text, double *seconds) {
+  static const struct {
+    const char *unit;
+    double seconds;
+  } units[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  bool negative = text[0] == '-';
+  const char *at = text + negative;
+  *seconds = 0.0;
+  if (*at == 0) return false;
+  while (*at != 0) {
+    double number;
+    const char *end;
+    size_t i = 0, n;
+    if (*at < '0' || *at > '9' || !weft_range_read(at, &number, &end)) return false;
+    n = strspn(end, "nmush");
+    while (i < FIELDS_COUNT(units) && (strlen(units[i].unit) != n || strncmp(end, units[i].unit, n) != 0)) i++;
+    bool bare = n == 0 && end[0] == 0 && at == text + negative; /* a number alone is of seconds */
+    if (i == FIELDS_COUNT(units) && !bare) return false;
+    *seconds += number * (bare ? 1.0 : units[i].seconds);
+    at = end + n;
+  }
+  if (negative) *seconds = -*seconds;
+  return true;
+}
+
+/* Negative: for ever. */
+static weft_status read_keep_alive(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  double seconds = json_number_value(value);
+  if (!json_is_number(value) && !(json_is_string(value) && read_duration(json_string_value(value), &seconds)))
+    return field_wrong(why, field, "seconds, or a duration such as \"5m\"; negative: for ever");
+  gen->wanted.has_keep_alive = true;
+  gen->wanted.keep_alive_us = seconds < 0 || seconds > 1e12 ? UINT64_MAX : (uint64_t)(seconds * 1e6);
+  return WEFT_OK;
+}
+
 /* clang-format off */
 #define COMMON_FIELDS \
   {.name = "model", .kind = FIELD_TEXT, .what = "which model answers; NAME:diffusion and NAME:autoregressive say how", \
@@ -136,7 +172,8 @@ static weft_status read_think(weft_gen *gen, const json_t *value, const char *fi
   {.name = "logprobs", .kind = FIELD_BOOL, .what = "logprobs of the answer's tokens", .at = AT(sampling.logprobs)}, \
   {.name = "top_logprobs", .kind = FIELD_U32, .what = "and of the most likely ones", \
    .at = AT(sampling.n_top_logprobs), .range = {WEFT_RANGE_TOP_LOGPROBS}}, \
-  FIELD_ROW("keep_alive", MET, "models stay"), \
+  {.name = "keep_alive", .kind = FIELD_READ, .read = read_keep_alive, \
+   .what = "how long a model of --models-dir stays without use; others stay"}, \
   FIELD_ROW("truncate", MET, "a prompt that is too long is refused, and not cut"), \
   FIELD_ROW("shift", MET, "an answer ends where the context does")
 

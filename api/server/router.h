@@ -85,9 +85,14 @@ void weft_handle_pin(weft_server *server, weft_exchange *x);
 void weft_handle_pins(weft_server *server, weft_exchange *x);
 void weft_handle_unpin(weft_server *server, weft_exchange *x);
 void weft_handle_reset_prefix_cache(weft_server *server, weft_exchange *x);
-/* model_states.c: models that come and go */
+/* models_admin.c: models that come and go */
 void weft_handle_load_model(weft_server *server, weft_exchange *x);
 void weft_handle_unload_model(weft_server *server, weft_exchange *x);
+void weft_handle_sleep_model(weft_server *server, weft_exchange *x);
+void weft_handle_wake_model(weft_server *server, weft_exchange *x);
+void weft_handle_sleep(weft_server *server, weft_exchange *x);
+void weft_handle_wake_up(weft_server *server, weft_exchange *x);
+void weft_handle_is_sleeping(weft_server *server, weft_exchange *x);
 void weft_handle_save_prefixes(weft_server *server, weft_exchange *x); /* prefixes.c */
 void weft_handle_load_prefixes(weft_server *server, weft_exchange *x);
 /* server.c: the counters of the server, as Prometheus text */

@@ -26,9 +26,10 @@ static const char *yes_no(bool yes) {
 /* Where models come and go: in weft's word, and in llama-server's. */
 static void put_state(const weft_server *s, const weft_model_card *card, weft_text *out) {
   if (s->runtime->residents == NULL) return;
-  const char *other = strcmp(card->state, "ready") == 0     ? "loaded"
-                      : strcmp(card->state, "loading") == 0 ? "loading"
-                                                            : "unloaded";
+  const char *other = strcmp(card->state, "ready") == 0      ? "loaded"
+                      : strcmp(card->state, "loading") == 0  ? "loading"
+                      : strcmp(card->state, "sleeping") == 0 ? "sleeping"
+                                                             : "unloaded";
   weft_text_printf(out, ",\"state\":\"%s\",\"status\":{\"value\":\"%s\"}", card->state, other);
 }
 

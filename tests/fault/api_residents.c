@@ -497,10 +497,53 @@ static void test_keep(void **state) {
   weft_runtime *rt = open_runtime(&options);
   loads(rt, names[0]);
   loads(rt, names[1]);
-  residents_keep(rt->residents, index_of(rt, names[1]), 1000);
+  residents_keep(rt->residents, index_of(rt, names[1]), 0, 1000);
   while (look(rt, names[1]).state != RESIDENT_ABSENT) (void)usleep(1000);
   is_in(rt, names[0], "ready");
   assert_true(look(rt, names[0]).expires_us == UINT64_MAX);
+  weft_close(rt);
+}
+
+static void wishes(weft_runtime *rt, uint32_t model, resident_wish wish) {
+  weft_error error = {{0}};
+  resident_ask wanted;
+  assert_int_equal(residents_ask(rt->residents, model, wish, &wanted, &error), WEFT_OK);
+  weft_status status;
+  while ((status = residents_outcome(rt->residents, &wanted, &error)) == WEFT_AGAIN) (void)usleep(1000);
+  if (status != WEFT_OK) fail_msg("%s", error.text);
+}
+
+/* A model that sleeps is not loaded for a request, which waits: until its deadline, or until the model is woken. */
+static void test_sleep(void **state) {
+  (void)state;
+  static answer late, waited, a;
+  weft_open_options options = options_of(0);
+  weft_runtime *rt = open_runtime(&options);
+  loads(rt, names[0]);
+  loads(rt, names[1]);
+  wishes(rt, index_of(rt, names[0]), RESIDENT_SLEEP);
+  is_in(rt, names[0], "sleeping");
+  is_in(rt, names[1], "ready");
+  assert_false(residents_sleep(rt->residents));
+  weft_generation *waits = start(rt, names[0], 8, 0, 0, &waited);
+  finish(start(rt, names[0], 8, 20, 0, &late), &late);
+  assert_string_equal(late.finish, "deadline");
+  is_in(rt, names[0], "sleeping");
+  wishes(rt, index_of(rt, names[0]), RESIDENT_WAKE);
+  finish(waits, &waited);
+  assert_string_equal(waited.finish, "length");
+  /* all, of which those that were there come back */
+  unloads(rt, names[1]);
+  wishes(rt, RESIDENTS_ALL, RESIDENT_SLEEP);
+  assert_true(residents_sleep(rt->residents));
+  for (uint32_t i = 0; i < N_FILES; i++) is_in(rt, names[i], "sleeping");
+  assert_int_equal(residents_held(rt->residents), 0);
+  wishes(rt, RESIDENTS_ALL, RESIDENT_WAKE);
+  is_in(rt, names[0], "ready");
+  is_in(rt, names[1], "absent");
+  ask(rt, names[1], 8, &a);
+  wishes(rt, index_of(rt, names[1]), RESIDENT_SLEEP);
+  loads(rt, names[1]); /* the operator's load wakes it */
   weft_close(rt);
 }
 
@@ -563,6 +606,7 @@ int main(void) {
                                      cmocka_unit_test(test_waiters_are_told),
                                      cmocka_unit_test(test_unload_in_use),
                                      cmocka_unit_test(test_tenants),
+                                     cmocka_unit_test(test_sleep),
                                      cmocka_unit_test(test_keep),
                                      cmocka_unit_test(test_refused_options),
                                      cmocka_unit_test(test_named_model_stays)};

@@ -113,6 +113,104 @@ static void test_on_call(void **state) {
   changes("/v1/models/unload", "weft-demo-ar", "absent");
 }
 
+static void test_sleep(void **state) {
+  (void)state;
+  changes("/v1/models/load", "ar-dense", "ready");
+  json_decref(ask(boss, "POST", "/sleep", "", 200));
+  json_t *root = ask(red, "GET", "/is_sleeping", "", 200);
+  assert_true(json_is_true(at(root, "is_sleeping")));
+  json_decref(root);
+  root = ask(red, "GET", "/v1/models/ar-dense", "", 200);
+  assert_string_equal(text_at(root, "state"), "sleeping");
+  assert_string_equal(text_at(root, "status.value"), "sleeping");
+  json_decref(root);
+  json_decref(ask(red, "POST", "/v1/chat/completions", CHAT("weft-demo"), 200)); /* that of --model stays */
+  json_decref(ask(boss, "POST", "/wake_up", "", 200));
+  is_in("ar-dense", "ready");
+  is_in("weft-demo-ar", "absent");
+  changes("/v1/models/unload", "ar-dense", "absent");
+  json_decref(ask(boss, "POST", "/v1/models/sleep", "{\"model\":\"ar-dense\"}", 200));
+  changes("/v1/models/wake", "ar-dense", "ready");
+  changes("/v1/models/unload", "ar-dense", "absent");
+  refused(red, "/sleep", "", 403, "operator");
+  refused(red, "/wake_up", "", 403, "operator");
+}
+
+static void says_reason(const char *who, const char *body, const char *reason) {
+  json_t *root = ask(who, "POST", "/api/generate", body, 200);
+  assert_string_equal(text_at(root, "done_reason"), reason);
+  assert_true(json_is_true(at(root, "done")));
+  json_decref(root);
+}
+
+static void await_absent(const char *model) {
+  char path[64];
+  (void)snprintf(path, sizeof path, "/v1/models/%s", model);
+  for (bool gone = false; !gone;) {
+    json_t *root = ask(red, "GET", path, "", 200);
+    gone = strcmp(text_at(root, "state"), "absent") == 0;
+    json_decref(root);
+    if (!gone) (void)usleep(1000);
+  }
+}
+
+static size_t n_loaded(void) {
+  json_t *root = ask(red, "GET", "/api/ps", "", 200);
+  size_t n = json_array_size(at(root, "models"));
+  json_decref(root);
+  return n;
+}
+
+/* Ollama's way: an empty prompt loads, keep_alive says how long the model stays after its last use. */
+static void test_ollama(void **state) {
+  (void)state;
+  assert_int_equal(n_loaded(), 1);
+  talk_check(talk_ask_as(server.port, "POST", "/api/generate", blue, "{\"model\":\"ar-dense\"}"), 404, "may not");
+  says_reason(red, "{\"model\":\"ar-dense\"}", "load");
+  is_in("ar-dense", "ready");
+  assert_int_equal(n_loaded(), 2);
+  says_reason(red, "{\"model\":\"ar-dense\",\"keep_alive\":\"1h30m\"}", "load");
+  json_t *root = ask(red, "GET", "/api/ps", "", 200), *model;
+  size_t k;
+  json_array_foreach(at(root, "models"), k, model) {
+    bool stays = strcmp(text_at(model, "expires_at"), "9999-12-31T23:59:59Z") == 0;
+    assert_true(stays == (strcmp(text_at(model, "name"), "ar-dense") != 0));
+  }
+  json_decref(root);
+  says_reason(blue, "{\"model\":\"ar-dense\",\"keep_alive\":0}", "load"); /* passed over: blue may not */
+  is_in("ar-dense", "ready");
+  says_reason(red, "{\"model\":\"ar-dense\",\"keep_alive\":0}", "unload");
+  await_absent("ar-dense");
+  static const char asks[] =
+      "{\"model\":\"ar-dense\",\"prompt\":\"a\",\"raw\":true,\"stream\":false,\"keep_alive\":-1,"
+      "\"options\":{\"num_predict\":2}}";
+  json_decref(ask(red, "POST", "/api/generate", asks, 200));
+  is_in("ar-dense", "ready");
+  static const char *const bad[] = {"\"soon\"", "\"5x\"", "\"\"", "\"m\"", "true", "\"1h5\"", "[]"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char body[128];
+    (void)snprintf(body, sizeof body, "{\"model\":\"ar-dense\",\"keep_alive\":%s}", bad[i]);
+    talk_check(talk_ask_as(server.port, "POST", "/api/generate", red, body), 400, "keep_alive");
+  }
+  changes("/v1/models/unload", "ar-dense", "absent");
+}
+
+static void test_counters(void **state) {
+  (void)state;
+  changes("/v1/models/load", "ar-dense", "ready");
+  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", boss, "");
+  static const char *const lines[] = {
+      "weft_model_ready{model_name=\"ar-dense\"} 1", "weft_model_ready{model_name=\"weft-demo-ar\"} 0",
+      "weft_model_load_failures_total{model_name=\"ar-dense\"} 0", "weft_models_bytes 50331648"};
+  assert_int_equal(a.code, 200);
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    if (strstr(a.body.bytes, lines[i]) == NULL) fail_msg("/metrics lacks '%s'", lines[i]);
+  }
+  assert_null(strstr(a.body.bytes, "weft_model_ready{model_name=\"weft-demo\"}"));
+  talk_answer_free(&a);
+  changes("/v1/models/unload", "ar-dense", "absent");
+}
+
 static void test_refusals(void **state) {
   (void)state;
   static const char *const paths[] = {"/v1/models/load", "/v1/models/unload"};
@@ -130,7 +228,8 @@ static void test_refusals(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_on_call),
-                                     cmocka_unit_test(test_refusals)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_states),   cmocka_unit_test(test_on_call),
+                                     cmocka_unit_test(test_sleep),    cmocka_unit_test(test_ollama),
+                                     cmocka_unit_test(test_counters), cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, open_server, close_server);
 }

@@ -4,8 +4,8 @@
  * Law. The exchange is answered once, when the outcome is there: by `tell`, or with the refusal that says why it could
  * not be done. Neither the network thread nor a worker waits meanwhile. A client that leaves changes nothing of what
  * was asked for. */
-#ifndef WEFT_API_SERVER_MODEL_STATES_H
-#define WEFT_API_SERVER_MODEL_STATES_H
+#ifndef WEFT_API_DIALECTS_MODEL_STATES_H
+#define WEFT_API_DIALECTS_MODEL_STATES_H
 
 #include "api/http/http.h"
 #include "api/residents.h"
