@@ -94,6 +94,8 @@ static const weft_option product_rows[] = {
      "else " WEFT_CONFIG_OF_MACHINE "]"},
     {"host", 0, FIRST, SERVE, TEXT_OR(host, "127.0.0.1"), "ADDRESS",
      "address to listen on, or unix:PATH for a unix socket"},
+    {"take-over", 0, FIRST, SERVE, TEXT(take_over), "SOCKET",
+     "take over from the server that listens on this unix socket, if one does, and let the next one take over there"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
     {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server"},
     {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS",

@@ -672,32 +672,51 @@ void keep_finish(weft_runtime *rt) {
 
 void keep_forget(weft_runtime *rt) {
   weft_error error = {{0}};
-  if (rt->keep == NULL || rt->keep->let_go) return;
+  if (rt->keep == NULL) return;
   (void)pthread_mutex_lock(&rt->keep->mutex);
-  for (uint32_t r = 0; r < rt->keep->n; r++) {
+  for (uint32_t r = 0; r < rt->keep->n && !rt->keep->let_go; r++) {
     if (weft_kept_file_write(rt->keep->cache[r].file, "", 0, &error) != WEFT_OK)
       weft_log(WEFT_LOG_ERROR, "prefixes that were dropped may be found after a start: %s", error.text);
   }
   (void)pthread_mutex_unlock(&rt->keep->mutex);
 }
 
-static weft_status check_ready(const weft_runtime *rt, weft_error *error) {
+/* Waits until nobody else works on the files. */
+static weft_status begin_work(const weft_runtime *rt, weft_error *error) {
   if (rt->keep == NULL)
     return weft_fail(error, WEFT_E_UNSUPPORTED, "no prefixes are kept: start the server with --keep");
+  (void)pthread_mutex_lock(&rt->keep->mutex);
   if (rt->keep->let_go) return weft_fail(error, WEFT_E_UNSUPPORTED, "another process keeps the prefixes now");
   return WEFT_OK;
+}
+
+static void end_work(const weft_runtime *rt) {
+  if (rt->keep != NULL) (void)pthread_mutex_unlock(&rt->keep->mutex);
+}
+
+weft_status keep_let_go(weft_runtime *rt, weft_error *error) {
+  weft_keep *keep = rt->keep;
+  weft_kept_counts counts;
+  if (keep == NULL) return WEFT_OK;
+  (void)pthread_mutex_lock(&keep->mutex);
+  weft_status status = keep->let_go ? WEFT_OK : save_all(rt, NULL, &counts, error);
+  for (uint32_t r = 0; r < keep->n && !keep->let_go; r++) {
+    weft_kv_file_let_go(rt->store[r]->file);
+    weft_kept_file_close(keep->cache[r].file);
+    keep->cache[r].file = NULL;
+  }
+  keep->let_go = true;
+  (void)pthread_mutex_unlock(&keep->mutex);
+  return status;
 }
 
 int weft_prefixes_save(weft_runtime *rt, const char *name, weft_kept_counts *counts, char *error, size_t n_error) {
   weft_error why = {{0}};
   weft_kept_counts own = {0};
-  weft_status status = check_ready(rt, &why);
+  weft_status status = begin_work(rt, &why);
   if (status == WEFT_OK && name != NULL) status = check_name(name, &why);
-  if (status == WEFT_OK) {
-    (void)pthread_mutex_lock(&rt->keep->mutex);
-    status = save_all(rt, name, &own, &why);
-    (void)pthread_mutex_unlock(&rt->keep->mutex);
-  }
+  if (status == WEFT_OK) status = save_all(rt, name, &own, &why);
+  end_work(rt);
   if (status == WEFT_OK && counts != NULL) *counts = own;
   return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
 }
@@ -705,13 +724,10 @@ int weft_prefixes_save(weft_runtime *rt, const char *name, weft_kept_counts *cou
 int weft_prefixes_load(weft_runtime *rt, const char *name, weft_kept_counts *counts, char *error, size_t n_error) {
   weft_error why = {{0}};
   weft_kept_counts own = {0};
-  weft_status status = check_ready(rt, &why);
+  weft_status status = begin_work(rt, &why);
   if (status == WEFT_OK) status = check_name(name, &why);
-  if (status == WEFT_OK) {
-    (void)pthread_mutex_lock(&rt->keep->mutex);
-    for (uint32_t r = 0; r < rt->keep->n && status == WEFT_OK; r++) status = load_cache(rt, r, name, &own, &why);
-    (void)pthread_mutex_unlock(&rt->keep->mutex);
-  }
+  for (uint32_t r = 0; status == WEFT_OK && r < rt->keep->n; r++) status = load_cache(rt, r, name, &own, &why);
+  end_work(rt);
   own.bytes = own.blocks * rt->page_bytes;
   if (status == WEFT_OK && counts != NULL) *counts = own;
   return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);

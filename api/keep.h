@@ -27,6 +27,8 @@ weft_kept_file *keep_file(const weft_keep *keep, uint32_t replica);
 weft_status keep_take(weft_runtime *runtime, weft_error *error);
 /* The cache was dropped: a start finds nothing of it. */
 void keep_forget(weft_runtime *runtime);
+/* Saves as at the end, and lets go of the files for another process; this one goes on without them. IO with a line. */
+weft_status keep_let_go(weft_runtime *runtime, weft_error *error);
 /* The end: what is cached goes down to the files, and their indexes are written. The engines have no thread any more.
  */
 void keep_finish(weft_runtime *runtime);

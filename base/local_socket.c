@@ -115,6 +115,21 @@ weft_status weft_local_socket_open(const char *prefix, const char *path, uint32_
   return status;
 }
 
+weft_status weft_local_socket_adopt(const char *path, weft_local_socket *out, weft_error *error) {
+  struct stat file;
+  *out = (weft_local_socket)WEFT_NO_LOCAL_SOCKET;
+  if (lstat(path, &file) != 0) return fail_path("", path, errno, error);
+  out->path = weft_path_from_root(path);
+  if (out->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for the path", path);
+  out->device = file.st_dev;
+  out->inode = file.st_ino;
+  return WEFT_OK;
+}
+
+void weft_local_socket_forget(weft_local_socket *s) {
+  drop_socket(s);
+}
+
 void weft_local_socket_close(weft_local_socket *s) {
   struct stat file;
   if (s->path != NULL && lstat(s->path, &file) == 0 && file.st_dev == s->device && file.st_ino == s->inode)

@@ -27,6 +27,11 @@ typedef struct weft_local_socket {
  * or NO_MEMORY with one line; *out is none then. */
 weft_status weft_local_socket_open(const char *prefix, const char *path, uint32_t mode, weft_local_socket *out,
                                    weft_error *error);
+/* The file of a socket that another process made and hands over: it is removed by close from now on. fd stays -1. IO,
+ * NO_MEMORY. */
+weft_status weft_local_socket_adopt(const char *path, weft_local_socket *out, weft_error *error);
+/* The other side of it: the file stays. */
+void weft_local_socket_forget(weft_local_socket *socket);
 /* Removes the file first, so that no client finds a socket that does not answer; then closes fd if it is here. */
 void weft_local_socket_close(weft_local_socket *socket);
 

@@ -2,7 +2,7 @@
 /* weft serve: models behind HTTP until SIGTERM or SIGINT. The server says for a while that it leaves, if
  * --lame-duck-seconds asks for that, then drains; each further signal ends what it does now, and the last one cancels
  * what runs. SIGHUP reads the keys and the TLS certificate again and begins a new log; once the server leaves it does
- * nothing. */
+ * nothing. With --take-over a server gives what it listens on to the next one (hand_over.h), which SIGUSR2 starts. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -13,8 +13,10 @@
 
 #include "api/cli/cli.h"
 #include "api/events/kv_events.h"
+#include "api/cli/hand_over.h"
 #include "api/cli/notify.h"
 #include "api/cli/start_lines.h"
+#include "api/cli/successor.h"
 #include "api/http/tls.h"
 #include "api/json.h"
 #include "api/runtime.h"
@@ -40,7 +42,7 @@ static void on_signal(int number) {
 
 /* SIGHUP is caught before the models are read: one that comes before the server is ready must not end it. */
 static int catch_signals(void) {
-  static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+  static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR2};
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
   bool good = pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) == 0 && sigaction(SIGPIPE, &ignore, NULL) == 0;
   for (size_t i = 0; good && i < sizeof numbers / sizeof *numbers; i++) {
@@ -57,20 +59,37 @@ static int wait_signal(int ms) {
   return read(signal_pipe[0], &byte, 1) == 1 ? byte : 0;
 }
 
-/* The number of the next signal. When the owner of mapped weights ends meanwhile, the log says so, once. */
-static int wait_news(const weft_runtime *rt, int *owner) {
-  struct pollfd look[2] = {{.fd = signal_pipe[0], .events = POLLIN}, {.fd = *owner, .events = POLLIN}};
+/* A server that may be taken over. */
+typedef struct line_of_servers {
+  int link;        /* to the one before, until this one is ready; -1: there is none */
+  hand_over *next; /* where the next one asks; NULL: nowhere */
+  successor *self; /* how to start it; NULL: --take-over was not given */
+  char *path;      /* of --take-over, from the root */
+  char where[320]; /* what both must be given */
+  int taken_by;    /* its process, once it has taken over; 0: none has */
+} line_of_servers;
+
+/* The number of the next signal, or 0: another server has taken over. When the owner of mapped weights ends meanwhile,
+ * the log says so, once. */
+static int wait_news(weft_runtime *rt, weft_server *server, int *owner, line_of_servers *line) {
   int number = 0;
-  while (number == 0) {
-    look[1].fd = *owner;
-    look[1].revents = 0;
-    if (poll(look, 2, -1) > 0 && look[1].revents != 0) {
+  while (number == 0 && line->taken_by == 0) {
+    struct pollfd look[3] = {{.fd = signal_pipe[0], .events = POLLIN},
+                             {.fd = *owner, .events = POLLIN},
+                             {.fd = hand_over_descriptor(line->next), .events = POLLIN}};
+    int pid;
+    if (poll(look, 3, -1) > 0 && look[1].revents != 0) {
       (void)weft_degraded(rt); /* writes the line */
       *owner = -1;
     }
+    if (look[2].revents != 0 && hand_over_hear(line->next, rt, server, &pid)) line->taken_by = pid;
     number = wait_signal(0);
   }
   return number;
+}
+
+static bool ends_server(int number) {
+  return number == SIGTERM || number == SIGINT;
 }
 
 /* True when a signal to end came. */
@@ -78,7 +97,7 @@ static bool wait_idle(weft_server *server, uint64_t ms) {
   uint64_t until = weft_clock_us() + ms * 1000u;
   while (!weft_server_idle(server) && weft_clock_us() < until) {
     int number = wait_signal(LOOK_MS);
-    if (number != 0 && number != SIGHUP) return true;
+    if (ends_server(number)) return true;
   }
   return false;
 }
@@ -95,7 +114,7 @@ static void tell_leaving(const weft_config *config, weft_server *server) {
         config->lame_duck_seconds);
   while (weft_clock_us() < until) {
     int number = wait_signal(LOOK_MS);
-    if (number != 0 && number != SIGHUP) return;
+    if (ends_server(number)) return;
   }
 }
 
@@ -228,18 +247,32 @@ static void tell_manager(const char *lines) {
     weft_log(WEFT_LOG_WARN, "NOTIFY_SOCKET: the service manager could not be told '%s'", lines);
 }
 
-static void serve_until_signal(const weft_config *config, const weft_runtime *rt, weft_server *server,
-                               const read_again *files, workplace *place) {
-  int owner = weft_runtime_owner(rt);
-  tell_manager("READY=1");
-  for (int number = 0; number != SIGTERM && number != SIGINT; number = wait_news(rt, &owner)) {
-    if (number != SIGHUP) continue;
-    (void)notify_reloading(); /* READY=1 says when it is over */
-    reload_files(server, files, place);
-    tell_manager("READY=1");
+/* SIGUSR2. */
+static void start_successor(const line_of_servers *line) {
+  weft_error error = {{0}};
+  int pid;
+  if (line->self == NULL)
+    weft_log(WEFT_LOG_WARN, "SIGUSR2: no server can take over: --take-over says where it would ask");
+  else if (successor_start(line->self, &pid, &error) != WEFT_OK)
+    weft_log(WEFT_LOG_ERROR, "SIGUSR2: %s", error.text);
+  else
+    weft_log(WEFT_LOG_NOTICE, "SIGUSR2: process %d starts, to take over", pid);
+}
+
+/* Another server accepts what comes. Connections that are open have their requests answered, each connection's last;
+ * who sends nothing more holds this up as long as draining may take. */
+static void answer_the_rest(const weft_config *config, weft_server *server, int pid) {
+  char lines[64];
+  (void)snprintf(lines, sizeof lines, "MAINPID=%d", pid);
+  tell_manager(lines);
+  weft_log(WEFT_LOG_NOTICE, "process %d has taken over; this one answers what it has, and ends", pid);
+  uint64_t until = weft_clock_us() + (uint64_t)config->drain_seconds * 1000000u;
+  while (weft_server_connections(server) > 0 && (!weft_server_idle(server) || weft_clock_us() < until)) {
+    if (ends_server(wait_signal(LOOK_MS))) return;
   }
-  tell_manager("STOPPING=1");
-  tell_leaving(config, server);
+}
+
+static void drain_server(const weft_config *config, weft_server *server) {
   weft_server_drain(server);
   if (weft_server_idle(server)) return;
   if (!config->quiet)
@@ -251,6 +284,71 @@ static void serve_until_signal(const weft_config *config, const weft_runtime *rt
   weft_log(WEFT_LOG_WARN, again ? "cancelling what is running" : "the time to drain is up: cancelling what is running");
   weft_server_cancel(server);
   (void)wait_idle(server, CANCEL_MS);
+}
+
+static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft_server *server,
+                               const read_again *files, workplace *place, line_of_servers *line) {
+  int owner = weft_runtime_owner(rt), number = 0;
+  tell_manager("READY=1");
+  while (!ends_server(number) && line->taken_by == 0) {
+    number = wait_news(rt, server, &owner, line);
+    if (number == SIGUSR2) start_successor(line);
+    if (number != SIGHUP) continue;
+    (void)notify_reloading(); /* READY=1 says when it is over */
+    reload_files(server, files, place);
+    tell_manager("READY=1");
+  }
+  if (line->taken_by != 0) {
+    answer_the_rest(config, server, line->taken_by);
+  } else {
+    tell_manager("STOPPING=1");
+    tell_leaving(config, server);
+  }
+  drain_server(config, server);
+}
+
+/* ---- the line of servers ---- */
+
+static weft_status begin_line(const weft_config *config, line_of_servers *line, weft_error *error) {
+  *line = (line_of_servers){.link = -1};
+  if (config->take_over == NULL) return WEFT_OK;
+  if (config->kv_events != NULL)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--take-over and --kv-events: two servers cannot publish at one address: leave out one of both");
+  (void)snprintf(line->where, sizeof line->where, "%.200s port %u", config->host, config->port);
+  line->path = weft_path_from_root(config->take_over);
+  if (line->path == NULL)
+    return weft_fail(error, WEFT_E_IO, "--take-over %.200s: %s", config->take_over, strerror(errno));
+  const struct sigaction ignore = {.sa_handler = SIG_IGN};
+  (void)sigaction(SIGCHLD, &ignore, NULL); /* nobody asks what became of a successor */
+  weft_status status = successor_open(&line->self, error);
+  if (status == WEFT_OK) status = hand_over_greet(line->path, line->where, &line->link, error);
+  if (status == WEFT_OK && line->link >= 0 && config->keep.n > 0) status = hand_over_ask_prefixes(line->link, error);
+  return status;
+}
+
+/* This server answers requests: the one before need not any more, and the next one may come. Once it has taken over, a
+ * fault here is no reason to end. */
+static int join_line(line_of_servers *line) {
+  weft_error error = {{0}};
+  bool took = line->link >= 0;
+  if (line->path == NULL) return 0;
+  if (took && hand_over_tell_ready(line->link, &error) != WEFT_OK) weft_log(WEFT_LOG_WARN, "%s", error.text);
+  if (took) (void)close(line->link);
+  line->link = -1;
+  if (hand_over_open(line->path, line->where, &line->next, &error) == WEFT_OK) return 0;
+  hand_over_close(line->next);
+  line->next = NULL;
+  if (!took) return weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+  weft_log(WEFT_LOG_ERROR, "no server can take over from this one: %s", error.text);
+  return 0;
+}
+
+static void close_line(line_of_servers *line) {
+  if (line->link >= 0) (void)close(line->link);
+  hand_over_close(line->next);
+  successor_close(line->self);
+  weft_free(line->path);
 }
 
 static const weft_tenant_options everybody = {.name = WEFT_EVERYBODY};
@@ -321,17 +419,21 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   weft_server *server = NULL;
   kv_events *events = NULL;
   weft_error error = {{0}};
-  char line[512];
+  char text[512];
+  line_of_servers line;
+  if (begin_line(config, &line, &error) != WEFT_OK) {
+    close_line(&line);
+    return weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+  }
   options.prefix_feed = config->kv_events != NULL;
   options.sampling = &config->sampling;
   if (config->has_seed) options.seed = &config->sampling.seed;
   options.entropy_bound = &config->entropy_bound;
   options.tenants = keys == NULL ? 1 : weft_keys_n_places(keys);
   options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);
-  int status = weft_open(&options, &rt, line, sizeof line);
-  if (status != 0) return weft_cli_fail(weft_cli_open_code(status), "%s", line);
-  if (opened != NULL) opened(rt);
-  int code = 0;
+  int status = weft_open(&options, &rt, text, sizeof text);
+  int code = status == 0 ? 0 : weft_cli_fail(weft_cli_open_code(status), "%s", text);
+  if (code == 0 && opened != NULL) opened(rt);
   for (uint32_t i = 0; code == 0 && i < config->pin_files.n; i++) {
     if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
       code = weft_cli_fail(WEFT_EXIT_USAGE, "--pin %s", error.text);
@@ -339,6 +441,10 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   if (code == 0) code = open_events(config, rt, &events);
   where.events = events;
   if (code == 0 && (where.connections = fit_connections(where.connections)) == 0) code = WEFT_EXIT_LOAD;
+  if (code == 0 && line.link >= 0) {
+    where.has_listener = hand_over_ask_socket(line.link, &where.listener, &error) == WEFT_OK;
+    if (!where.has_listener) code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+  }
   if (code == 0 && (status = weft_server_open(&where, rt, &server, &error)) != WEFT_OK)
     code = weft_cli_fail(status == WEFT_E_NO_MEMORY ? WEFT_EXIT_LOAD : WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0) say_plan(rt, server);
@@ -350,7 +456,10 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
       say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);
   }
-  if (code == 0) serve_until_signal(config, rt, server, files, place);
+  if (code == 0) code = join_line(&line);
+  if (code == 0) serve_until_signal(config, rt, server, files, place, &line);
+  if (code != 0 && server != NULL && line.link >= 0) weft_server_pass_on(server); /* the one before has it still */
+  close_line(&line);
   weft_server_close(server);
   kv_events_close(events);
   weft_close(rt);

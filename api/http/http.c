@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "api/http/http_internal.h"
@@ -119,7 +120,7 @@ static void drive_pending(weft_http *http) {
 
 static void look_at_deadlines(weft_http *http) {
   uint64_t now = http_now(http);
-  if (!http->listening) watch_listener(http, true);
+  if (!http->listening && !http->passed) watch_listener(http, true);
   for (http_connection *c = http->first, *next; c != NULL; c = next) {
     next = c->next;
     bool late = c->deadline_us != 0 && now >= c->deadline_us, stalls = c->stall_us != 0 && now >= c->stall_us;
@@ -152,9 +153,10 @@ static void refuse_queued(weft_http *http) {
 /* True: all is over. */
 static bool take_orders(weft_http *http, uint64_t *until_us) {
   (void)pthread_mutex_lock(&http->lock);
-  bool cancel = http->cancel_asked, closing = http->closing, gone = http->workers_gone;
-  http->cancel_asked = false;
+  bool cancel = http->cancel_asked, closing = http->closing, gone = http->workers_gone, pass = http->pass_asked;
+  http->cancel_asked = http->pass_asked = false;
   (void)pthread_mutex_unlock(&http->lock);
+  if (pass && !http->passed) http_pass_on(http);
   if (cancel) cancel_all(http);
   if (!closing) return false;
   refuse_queued(http);
@@ -199,7 +201,7 @@ static void *run_network(void *self) {
     drive_pending(http);
     if (http->n_waiting > 0) http_shake_one(http);
     if (wakes) take_ready(http);
-    if (accepts) accept_some(http);
+    if (accepts && !http->passed) accept_some(http);
     http_take_turns(http);
     uint64_t now = weft_clock_us();
     if (now - http->looked_us < LOOK_US) continue;
@@ -245,6 +247,7 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
     status = weft_http_renew(http, config->tls_cert, config->tls_key, error);
   if (status == WEFT_OK) status = http_listen(http, config->host, error);
   if (status == WEFT_OK) status = start_network(http, error);
+  if (status == WEFT_OK) status = http_adopt(http, config->host, error);
   if (status != WEFT_OK) {
     weft_http_close(http);
     *out = NULL;
@@ -299,6 +302,25 @@ weft_status weft_http_renew(weft_http *http, const char *cert, const char *key, 
   (void)pthread_mutex_unlock(&http->lock);
   tls_identity_close(before);
   return WEFT_OK;
+}
+
+/* ---- handing over ---- */
+
+int weft_http_listener(const weft_http *http) {
+  return http->listener;
+}
+
+uint32_t weft_http_connections(weft_http *http) {
+  return atomic_load(&http->n_connections);
+}
+
+void weft_http_pass_on(weft_http *http) {
+  const struct timespec nap = {.tv_nsec = 200000};
+  (void)pthread_mutex_lock(&http->lock);
+  http->pass_asked = true;
+  (void)pthread_mutex_unlock(&http->lock);
+  http_poke(http);
+  while (!atomic_load(&http->passed)) (void)nanosleep(&nap, NULL);
 }
 
 /* ---- closing ---- */

@@ -88,6 +88,8 @@ typedef struct weft_http_config {
   const char *host;               /* unix:PATH is a unix socket */
   uint32_t port;                  /* 0: a free one */
   uint32_t socket_mode;           /* file mode of a unix socket, which says which users may connect */
+  bool has_listener;              /* host and port are listened on already, by a socket that was handed over: */
+  int listener;                   /* this one, which the server owns from open on, also where open fails */
   const char *tls_cert, *tls_key; /* files in PEM, both or neither; NULL: plain HTTP */
   uint64_t body_bytes_max;        /* of one body */
   uint64_t bodies_bytes_max;      /* of all bodies that are being read or wait for a worker */
@@ -148,6 +150,12 @@ uint64_t weft_http_most_work(weft_http *http);
 void weft_http_set_weight(weft_http *http, uint32_t tenant, uint32_t weight);
 /* Processor time that workers spent on a tenant's requests. */
 uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant);
+/* The socket that it listens on, borrowed: to hand it to another process. */
+int weft_http_listener(const weft_http *http);
+/* Accepts no more; the socket, and the file of a unix socket, are another process' from now on. Connections that there
+ * are have their requests answered as before, and each is closed behind an answer. Returns when it holds. */
+void weft_http_pass_on(weft_http *http);
+uint32_t weft_http_connections(weft_http *http); /* that are open */
 /* Tells every source that its answer is not wanted any more, as if all clients had left; the clients still get its
  * end. */
 void weft_http_cancel(weft_http *http);

@@ -275,6 +275,7 @@ static void put_first(http_connection *c, int code) {
 
 /* Ends the head. */
 static void put_connection(http_connection *c) {
+  if (atomic_load(&c->http->passed)) c->keep_alive = false;
   if (!c->keep_alive) {
     weft_text_puts(&c->out, "Connection: close\r\n\r\n");
   } else {

@@ -149,11 +149,13 @@ struct weft_http {
   uint32_t port;
   weft_local_socket local; /* of a unix socket: its file */
   bool listening;          /* the listener is watched; not while descriptors are short */
+  _Atomic bool passed;     /* weft_http_pass_on: there is none any more */
   pthread_t network;
   bool has_network, loopback, told_of_http; /* told_of_http: the log says that a client spoke plain HTTP to TLS */
   uint32_t n_waiting;                       /* connections that wait for their turn at the handshake */
   http_connection *first, *pending, *last_pending;
-  uint32_t n_connections, n_busy, n_busy_of[WHO_MAX];
+  _Atomic uint32_t n_connections;
+  uint32_t n_busy, n_busy_of[WHO_MAX];
   http_pool small, large, answers;
   http_line line[WHO_MAX];
   uint32_t ring_first, ring_last, n_in_line; /* WHO_MAX: none; connections in all lines */
@@ -171,7 +173,7 @@ struct weft_http {
   weft_workers *workers;
 
   pthread_mutex_t lock; /* guards what follows, and the fields of an exchange that say so */
-  bool closing, workers_gone, cancel_asked;
+  bool closing, workers_gone, cancel_asked, pass_asked;
   weft_exchange *ready, *last_ready;
   tls_identity *identity; /* NULL: plain HTTP; opened anew by weft_http_renew */
 };
@@ -187,6 +189,10 @@ bool http_evict(weft_http *http);
 /* http_listen.c */
 weft_status http_listen(weft_http *http, const char *host, weft_error *error);
 void http_stop_listening(weft_http *http);
+/* The same, but for the file of a unix socket, which another process has now. */
+void http_pass_on(weft_http *http);
+/* The file of a unix socket that was handed over is this server's from now on. */
+weft_status http_adopt(weft_http *http, const char *host, weft_error *error);
 
 /* http_wire.c: the network thread */
 typedef enum wire_news { WIRE_SOME, WIRE_NOTHING, WIRE_OVER } wire_news;

@@ -4,11 +4,14 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "api/http/http_internal.h"
 #include "base/memory.h"
+
+static const char unix_prefix[] = "unix:";
 
 /* ---- an address and a port ---- */
 
@@ -50,16 +53,41 @@ static void learn_address(weft_http *http) {
   if (own.ss_family == AF_INET6) http->port = ntohs(((const struct sockaddr_in6 *)at)->sin6_port);
 }
 
+/* ---- one that was handed over ---- */
+
+static weft_status take_listener(weft_http *http, weft_error *error) {
+  int listens = 0;
+  socklen_t n = sizeof listens;
+  http->listener = http->config.listener;
+  if (getsockopt(http->listener, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) == 0 && listens != 0) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID, "what was handed over is no socket that listens");
+}
+
+weft_status http_adopt(weft_http *http, const char *host, weft_error *error) {
+  bool is_unix = strncmp(host, unix_prefix, sizeof unix_prefix - 1) == 0;
+  if (!http->config.has_listener || !is_unix) return WEFT_OK;
+  return weft_local_socket_adopt(host + sizeof unix_prefix - 1, &http->local, error);
+}
+
+void http_pass_on(weft_http *http) {
+  weft_local_socket_forget(&http->local);
+  /* another process has the socket open, so closing it here would not take it out of the set */
+  (void)epoll_ctl(http->epoll, EPOLL_CTL_DEL, http->listener, NULL);
+  http_stop_listening(http);
+  http->listening = false;
+  atomic_store(&http->passed, true);
+}
+
 /* ---- both ---- */
 
 weft_status http_listen(weft_http *http, const char *host, weft_error *error) {
-  static const char unix_prefix[] = "unix:";
   size_t n = sizeof unix_prefix - 1;
   bool is_unix = strncmp(host, unix_prefix, n) == 0;
   weft_status status =
-      is_unix ? weft_local_socket_open("--host unix:", host + n, http->config.socket_mode, &http->local, error)
-              : listen_at(http, host, error);
-  if (is_unix) http->listener = http->local.fd;
+      http->config.has_listener ? take_listener(http, error)
+      : is_unix ? weft_local_socket_open("--host unix:", host + n, http->config.socket_mode, &http->local, error)
+                : listen_at(http, host, error);
+  if (is_unix && !http->config.has_listener) http->listener = http->local.fd;
   http->local.fd = -1; /* it is the listener's now */
   if (status == WEFT_OK) learn_address(http);
   return status;

@@ -382,6 +382,8 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   weft_http_config config = {.host = o->host,
                              .port = o->port,
                              .socket_mode = o->socket_mode,
+                             .has_listener = o->has_listener,
+                             .listener = o->listener,
                              .tls_cert = o->tls_cert,
                              .tls_key = o->tls_key,
                              .body_bytes_max = body,
@@ -467,6 +469,20 @@ void weft_server_drain(weft_server *s) {
   atomic_store(&s->draining, true);
   weft_watchers_drain(s->watchers);
   weft_drain(s->runtime);
+}
+
+int weft_server_listener(const weft_server *s) {
+  return weft_http_listener(s->http);
+}
+
+void weft_server_pass_on(weft_server *s) {
+  atomic_store(&s->leaving, true);
+  weft_watchers_drain(s->watchers);
+  weft_http_pass_on(s->http);
+}
+
+uint32_t weft_server_connections(weft_server *s) {
+  return weft_http_connections(s->http);
 }
 
 bool weft_server_idle(weft_server *s) {

@@ -19,6 +19,8 @@ typedef struct weft_server_options {
   const char *host;      /* [serve] unix:PATH is a unix socket */
   uint32_t port;         /* 0: a free one */
   uint32_t socket_mode;  /* [serve] file mode of the unix socket */
+  bool has_listener;     /* host and port are listened on already, by a socket that another process handed over: */
+  int listener;          /* this one; the server's from weft_server_open on, also where that fails */
   const char *tls_cert;  /* [none] a certificate with its chain, in PEM; then only TLS is spoken */
   const char *tls_key;   /* [none] its key, in PEM */
   uint32_t body_mib;     /* [serve] largest body of a request */
@@ -45,6 +47,10 @@ uint32_t weft_server_port(const weft_server *server);
 /* Who asks whether the server is ready is told that it drains; requests are answered as before. Any thread. */
 void weft_server_leave(weft_server *server);
 void weft_server_drain(weft_server *server);
+/* Handing over (http.h): the socket; no connection is accepted any more; connections that are open. */
+int weft_server_listener(const weft_server *server);
+void weft_server_pass_on(weft_server *server);
+uint32_t weft_server_connections(weft_server *server);
 /* The server can be reached from this machine alone. */
 bool weft_server_is_loopback(const weft_server *server);
 /* Appends one line: the most host memory that connections and the bodies that they read can take. */
