@@ -201,6 +201,7 @@ static uint64_t group_bytes(const layer_class *class, const cut *as, uint32_t g,
   *n = 0;
   for (uint32_t k = 0; k < class->n_kinds; k++) {
     uint32_t n_sets = count_sets(class, as, k, g, p);
+    if (n_sets == 0) continue; /* as in most parts: a layout is chosen by trying thousands of cuts */
     n_bytes += n_sets * weft_kv_rows_bytes(&class->kind[k].rows, as->block_tokens);
     *n += n_sets;
   }
