@@ -112,6 +112,15 @@ int weft_sim_profile_open(const weft_lab_config *config, weft_sim_profile *out) 
   return code;
 }
 
+uint64_t weft_sim_keys(const weft_sim_model *model, uint32_t before, uint32_t n_rows) {
+  uint64_t n = 0;
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    if (model->group[g].state_pages != 0) continue;
+    n += before - weft_layer_group_first(&model->group[g], before) + n_rows;
+  }
+  return n;
+}
+
 double weft_sim_step_us(const weft_sim_model *m, const weft_sim_step *step) {
   double us = m->step_us + m->row_us * step->n_rows + m->output_us * step->n_outputs +
               m->key_us * (double)step->n_keys / 1000.0;

@@ -46,6 +46,9 @@ typedef struct weft_sim_step {
 /* The built-in one, or --profile; --step-us and its like replace the value of every model. 0, or an
  * exit code after one line. */
 int weft_sim_profile_open(const weft_lab_config *config, weft_sim_profile *out);
+/* Keys that n_rows rows of a sequence read together, `before` of its positions lying before them: summed over layer
+ * groups, of which those of states have none. */
+uint64_t weft_sim_keys(const weft_sim_model *model, uint32_t before, uint32_t n_rows);
 double weft_sim_step_us(const weft_sim_model *model, const weft_sim_step *step);
 /* The first model that serves the kind; n_models: none. */
 uint32_t weft_sim_model_for(const weft_sim_profile *profile, bool diffusion);

@@ -86,14 +86,8 @@ static uint32_t steps_of_canvas(const weft_lab_config *c, uint32_t item, uint32_
   return c->canvas_steps_min + weft_draw_below(&key, c->canvas_steps - c->canvas_steps_min + 1);
 }
 
-/* Keys that a segment's rows see together, summed over layer groups. */
 static uint64_t keys_of(const weft_sim_model *model, const weft_segment *segment) {
-  uint64_t n_keys = 0;
-  for (uint32_t g = 0; g < model->n_groups; g++) {
-    if (model->group[g].state_pages != 0) continue; /* no keys */
-    n_keys += segment->kv_len - weft_layer_group_first(&model->group[g], segment->kv_len) + segment->n_rows;
-  }
-  return n_keys;
+  return weft_sim_keys(model, segment->kv_len, segment->n_rows);
 }
 
 static weft_sim_step measure_batch(const weft_sim_model *model, const weft_batch *batch) {

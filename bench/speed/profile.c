@@ -64,14 +64,6 @@ static uint64_t last_step(profile_run *p) {
   return weft_engine_get_steps(weft_replicas_at(p->rt->replicas, 0), p->record, 1) == 1 ? p->record[0].number : 0;
 }
 
-static uint64_t keys_of(const weft_sim_model *model, uint32_t before, uint32_t n_rows) {
-  uint64_t n = 0;
-  for (uint32_t g = 0; g < model->n_groups; g++) {
-    n += before - weft_layer_group_first(&model->group[g], before) + n_rows;
-  }
-  return n;
-}
-
 static void add_sample(profile_run *p, uint32_t chunk, weft_sim_step step) {
   if (p->least_us[chunk] == 0.0 || p->n_samples == SAMPLES_MAX) return;
   p->sample[p->n_samples++] = (profile_sample){.step = step, .us = p->least_us[chunk]};
@@ -89,16 +81,16 @@ static int run_load(profile_run *p, weft_load load) {
   uint32_t n = load.n_parallel, before = 0;
   if (load.diffusion) {
     uint32_t rows = n * p->model.canvas;
-    uint64_t keys = n * keys_of(&p->model, load.n_prompt, p->model.canvas);
+    uint64_t keys = n * weft_sim_keys(&p->model, load.n_prompt, p->model.canvas);
     add_sample(p, 0, (weft_sim_step){.n_rows = rows, .n_outputs = rows, .n_keys = keys});
   } else if (load.n_generate > 1) {
-    uint64_t keys = n * keys_of(&p->model, load.n_prompt + load.n_generate / 2, 1);
+    uint64_t keys = n * weft_sim_keys(&p->model, load.n_prompt + load.n_generate / 2, 1);
     add_sample(p, 0, (weft_sim_step){.n_rows = n, .n_outputs = n, .n_keys = keys});
   }
   for (uint32_t c = 0; load.n_generate == 1 && c < CHUNKS_MAX && p->least_us[c] > 0.0; c++) {
     uint32_t rows = p->chunk_rows[c];
     weft_sim_step step = {.n_rows = rows, .n_outputs = before + rows == load.n_prompt};
-    step.n_keys = keys_of(&p->model, before, rows);
+    step.n_keys = weft_sim_keys(&p->model, before, rows);
     add_sample(p, c, step);
     before += rows;
   }
@@ -185,9 +177,10 @@ static json_t *as_json(const profile_run *p) {
   const weft_sim_model *m = &p->model;
   json_t *groups = json_array();
   for (uint32_t g = 0; g < m->n_groups; g++) {
-    (void)json_array_append_new(groups,
-                                json_pack("{s:i, s:i, s:i}", "block_tokens", (int)m->group[g].block_tokens, "window",
-                                          (int)m->group[g].window, "layers", (int)m->group[g].n_layers));
+    (void)json_array_append_new(
+        groups, json_pack("{s:i, s:i, s:i, s:i, s:i}", "block_tokens", (int)m->group[g].block_tokens, "window",
+                          (int)m->group[g].window, "layers", (int)m->group[g].n_layers, "from_border",
+                          (int)m->group[g].from_border, "state_pages", (int)m->group[g].state_pages));
   }
   return json_pack("{s:s, s:b, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:f, s:o}", "name", m->name,
                    "autoregressive", m->autoregressive, "canvas", (int)m->canvas, "step_us", m->step_us, "row_us",

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "bench/sim/profile.h"
 #include "bench/speed/measure.h"
 
 static weft_runtime *open_demo(bool no_prefix_cache) {
@@ -67,7 +68,21 @@ static void test_variation(void **state) {
   assert_string_equal(weft_variation_text(10.0, false, text), "10.00");
 }
 
+/* What rows read: of all positions, of a window, of what lies behind a border; of a state no keys. */
+static void keys_are_those_that_rows_see(void **state) {
+  (void)state;
+  const weft_sim_model model = {.n_groups = 4,
+                                .group = {{.block_tokens = 16},
+                                          {.block_tokens = 16, .window = 32},
+                                          {.block_tokens = 16, .window = 64, .from_border = true},
+                                          {.block_tokens = 64, .state_pages = 9}}};
+  assert_int_equal(weft_sim_keys(&model, 0, 5), 5 + 5 + 5);
+  assert_int_equal(weft_sim_keys(&model, 100, 1), 101 + 32 + 37);
+  assert_int_equal(weft_sim_keys(&model, 128, 3), 131 + 34 + 3);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_answer), cmocka_unit_test(test_variation)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(keys_are_those_that_rows_see), cmocka_unit_test(test_answer),
+                                     cmocka_unit_test(test_variation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
