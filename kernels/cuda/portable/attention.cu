@@ -62,20 +62,28 @@ static __device__ __forceinline__ void look_up(const attention_kernel_args &k, c
 }
 
 /* Starts the copies of a stage: KEYS keys from key `first` of the tile on, PIECES pieces of 16 bytes each from byte
- * `offset` of the key or value on. */
+ * `offset` of the key or value on. What all keys share is worked out once: this is a large part of what a step of
+ * decoding does. */
 template <int KEYS, int PIECES, class S>
 static __device__ __forceinline__ void copy_part(const attention_kernel_args &k, const attention_block<S> &b,
                                                  const copy_place &at, uint32_t first, bool is_value, uint32_t offset) {
   static_assert(KEYS * PIECES * 16 == STAGE_BYTES, "a stage");
+  const weft_attention_args &a = k.op;
   uint32_t piece = threadIdx.x % PIECES, to = shared_address(b.m->stage[at.slot]);
+  uint32_t block = 1u << k.block_shift, base = at.base + first;
+  const uint8_t *pool = (const uint8_t *)a.kv.base + (is_value ? a.kv.v_offset : a.kv.k_offset) + offset + piece * 16 +
+                        (uint64_t)(b.kv_head * block) * (2 * S::D);
+  const uint8_t *own = (const uint8_t *)(is_value ? a.own_v : a.own_k) + offset + piece * 16 + b.kv_head * (2 * S::D);
 #pragma unroll
   for (uint32_t i = 0; i < KEYS * PIECES / THREADS; i++) {
-    uint32_t key = threadIdx.x / PIECES + i * (THREADS / PIECES);
+    uint32_t key = threadIdx.x / PIECES + i * (THREADS / PIECES), position = base + key;
     int32_t page = b.m->page[at.parity][first + key];
-    const uint8_t *from = (const uint8_t *)k.op.kv.base;
-    if (page != NO_PAGE)
-      from = key_at(k.op, b.segment, b.kv_head, at.base + first + key, (uint32_t)page, is_value, 2ull * S::D) + offset +
-             piece * 16;
+    const uint8_t *from = pool + (uint32_t)page * a.kv.page_bytes + (position & (block - 1)) * (2 * S::D);
+    if (is_own_key(b.segment, position)) {
+      uint64_t row = (uint64_t)(b.segment.first_row - a.own_first) + (position - b.segment.kv_len);
+      from = own + row * (a.kv.n_kv_heads * (2 * S::D));
+    }
+    if (page == NO_PAGE) from = (const uint8_t *)a.kv.base;
     cp_async_16_if(to + key * (PIECES * 16) + (piece ^ (key & 7)) * 16, from, page != NO_PAGE);
   }
 }

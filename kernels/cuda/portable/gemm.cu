@@ -4,10 +4,10 @@
  * rows and the numerics those of gemm.h: within a split products ascend, splits are added ascending from 0. */
 #include "kernels/cuda/portable/gemm_tile.cuh"
 
-/* Sums of a warp: of its row tiles, and of its share of the rows in eights. */
+/* Sums of a warp: of its row tiles, and of the rows in eights. */
 template <class S>
 struct warp_sums {
-  float of[S::per_warp][S::own_nt][4];
+  float of[S::per_warp][S::nt][4];
 };
 
 template <class S>
@@ -15,7 +15,7 @@ static __device__ __forceinline__ void clear_sums(warp_sums<S> &sums) {
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++)
 #pragma unroll
-    for (uint32_t n = 0; n < S::own_nt; n++)
+    for (uint32_t n = 0; n < S::nt; n++)
       sums.of[t][n][0] = sums.of[t][n][1] = sums.of[t][n][2] = sums.of[t][n][3] = 0.0f;
 }
 
@@ -24,24 +24,24 @@ static __device__ __forceinline__ void add_split(warp_sums<S> &all, warp_sums<S>
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++)
 #pragma unroll
-    for (uint32_t n = 0; n < S::own_nt; n++)
+    for (uint32_t n = 0; n < S::nt; n++)
 #pragma unroll
       for (uint32_t e = 0; e < 4; e++) all.of[t][n][e] = __fadd_rn(all.of[t][n][e], sums.of[t][n][e]);
   clear_sums(sums);
 }
 
-/* What a warp multiplies: row tiles from `tile` on, counted from the item's first, and rows from 8 `row` on. */
+/* What a warp multiplies: row tiles from `tile` on, counted from the item's first, and all rows. */
 typedef struct warp_place {
-  uint32_t tile, row, n_eights; /* n_eights: of its rows that exist */
+  uint32_t tile, n_eights; /* n_eights: of rows that exist */
 } warp_place;
 
-/* The products of a stage of 128 inputs, or of 64. x: the rows of the warp's share. */
+/* The products of a stage of 128 inputs, or of 64. */
 template <int T, class S>
 static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint32_t unit, bool tail,
                                                       const warp_place &own,
                                                       const prescale_powers (&powers)[S::per_warp],
                                                       warp_sums<S> &sums) {
-  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage) + own.row * 2048;
+  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage);
   lane_codes<T> codes[S::per_warp];
   dequant_factors factors[S::per_warp];
 #pragma unroll
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
     for (int e = 0; e < 2; e++) {
       uint32_t b_at = x + i / 2 * 1024 + operand_b_at((uint32_t)(i % 2 * 4 + 2 * e), 2048);
 #pragma unroll
-      for (uint32_t n = 0; n < S::own_nt; n += 2) {
+      for (uint32_t n = 0; n < S::nt; n += 2) {
         uint32_t b[4];
         if (n >= own.n_eights) break;
         ldmatrix_x4(b, b_at + n * 2048);
@@ -80,14 +80,14 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
  * g + 8. */
 template <class S>
 static __device__ __forceinline__ void store_tile(const gemm_args &a, const gemm_weight &weight, uint32_t tile,
-                                                  const tile_item &item, uint32_t first, float w_unscale,
-                                                  const float (&sums)[S::own_nt][4]) {
+                                                  const tile_item &item, float w_unscale,
+                                                  const float (&sums)[S::nt][4]) {
   uint32_t lane = threadIdx.x % 32, out = tile * 16 + lane / 4;
 #pragma unroll
-  for (uint32_t n = 0; n < S::own_nt; n++) {
+  for (uint32_t n = 0; n < S::nt; n++) {
 #pragma unroll
     for (uint32_t j = 0; j < 2; j++) {
-      uint32_t r = first + 8 * n + lane % 4 * 2 + j;
+      uint32_t r = 8 * n + lane % 4 * 2 + j;
       if (r >= item.n) continue;
       float undo = a.x_unscale[item.first + r], *y = weight.y + (uint64_t)(item.first + r) * weight.y_stride + out;
       if (out < weight.n_out) y[0] = __fmul_rn(__fmul_rn(sums[n][j], undo), w_unscale);
@@ -114,9 +114,7 @@ static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile
 
 template <int T, class S>
 static __device__ __forceinline__ void multiply_item(const gemm_args &a, const tile_item &item, uint8_t *memory) {
-  uint32_t warp = threadIdx.x / 32, n_eights = (item.n + 7) / 8;
-  warp_place own = {warp / S::shares * S::per_warp, warp % S::shares * S::own_nt, 0};
-  own.n_eights = n_eights > own.row ? n_eights - own.row : 0;
+  const warp_place own = {threadIdx.x / 32 * S::per_warp, (item.n + 7) / 8};
   warp_sums<S> all, sums;
   prescale_powers powers[S::per_warp];
   float w_unscale[S::per_warp];
@@ -146,11 +144,11 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
   }
 #pragma unroll
   for (uint32_t i = 0; i < S::per_warp; i++)
-    store_tile<S>(a, a.weight[t[i].w], t[i].tile, item, own.row * 8, w_unscale[i], all.of[i]);
+    store_tile<S>(a, a.weight[t[i].w], t[i].tile, item, w_unscale[i], all.of[i]);
 }
 
 template <int T, bool WIDE>
-static __global__ void __launch_bounds__(WIDE ? 256 : 128) gemm_kernel(const __grid_constant__ gemm_args a) {
+static __global__ void __launch_bounds__(128) gemm_kernel(const __grid_constant__ gemm_args a) {
   using S = gemm_tile<T, WIDE, 2048>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
   tile_items items = count_items<S>(a);

@@ -9,15 +9,15 @@
 #include "kernels/cuda/portable/gemm_tile.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
 
-/* A warp's part of an item: row tiles from `tile` on, rows from 8 `row` on, of which n_eights eights exist; its steps
- * and the scales of its rows in the span. */
+/* A warp's part of an item: row tiles from `tile` on, and all rows, of which n_eights eights exist; its steps and the
+ * scales of the rows in the span. */
 template <class S>
 struct span_warp {
-  uint32_t tile, row, n_eights;
+  uint32_t tile, n_eights;
   const uint8_t *steps[S::per_warp]; /* of the row tile's span 0 */
   const float *scales;               /* of the lane's first row, span 0 */
   float step[S::per_warp][2], over[S::per_warp][2];
-  float2 scale[S::own_nt];
+  float2 scale[S::nt];
 };
 
 /* Loads the steps and scales of a span: what they are needed for comes later. */
@@ -33,7 +33,7 @@ static __device__ __forceinline__ void open_span(const gemm_args &a, uint32_t sp
     }
   }
 #pragma unroll
-  for (uint32_t n = 0; n < S::own_nt; n++) {
+  for (uint32_t n = 0; n < S::nt; n++) {
     own.scale[n] = make_float2(0.0f, 0.0f);
     if (n < own.n_eights)
       own.scale[n] = *(const float2 *)(const void *)(own.scales + (uint64_t)span * a.x_tiles * 8 + 8 * n);
@@ -43,9 +43,8 @@ static __device__ __forceinline__ void open_span(const gemm_args &a, uint32_t sp
 /* The products of a stage. */
 template <int T, class S>
 static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint32_t unit, bool tail,
-                                                      const span_warp<S> &own,
-                                                      int32_t (&d)[S::per_warp][S::own_nt][4]) {
-  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage) + own.row * 1024;
+                                                      const span_warp<S> &own, int32_t (&d)[S::per_warp][S::nt][4]) {
+  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage);
   lane_codes<T> codes[S::per_warp];
   dequant_factors factors[S::per_warp];
 #pragma unroll
@@ -62,7 +61,7 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
 #pragma unroll
     for (uint32_t t = 0; t < S::per_warp; t++) requantise_operands<T>(codes[t], factors[t], i, w[t]);
 #pragma unroll
-    for (uint32_t n = 0; n < S::own_nt; n += 2) {
+    for (uint32_t n = 0; n < S::nt; n += 2) {
       uint32_t b[4];
       if (n >= own.n_eights) break;
       ldmatrix_x4(b, b_at + n * 1024);
@@ -77,12 +76,12 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
 
 /* sums += the span's integers times their scales; the integers begin at 0 again. */
 template <class S>
-static __device__ __forceinline__ void scale_sums(const span_warp<S> &own, int32_t (&d)[S::per_warp][S::own_nt][4],
-                                                  float (&sums)[S::per_warp][S::own_nt][4]) {
+static __device__ __forceinline__ void scale_sums(const span_warp<S> &own, int32_t (&d)[S::per_warp][S::nt][4],
+                                                  float (&sums)[S::per_warp][S::nt][4]) {
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) {
 #pragma unroll
-    for (uint32_t n = 0; n < S::own_nt; n++) {
+    for (uint32_t n = 0; n < S::nt; n++) {
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
         float scale = __fmul_rn(i % 2 == 0 ? own.scale[n].x : own.scale[n].y, own.step[t][i / 2]);
@@ -112,16 +111,16 @@ static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile
 /* Stores a row tile's sums. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. */
 template <class S>
 static __device__ __forceinline__ void store_tile(const gemm_args &a, const tile_item &item, uint32_t own_tile,
-                                                  uint32_t first, const float (&sums)[S::own_nt][4]) {
+                                                  const float (&sums)[S::nt][4]) {
   weight_tile t = find_tile(a, item.tile + own_tile);
   const gemm_weight &weight = a.weight[t.w];
   uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
   const float scale = scale_of(weight, item.matrix);
 #pragma unroll
-  for (uint32_t n = 0; n < S::own_nt; n++) {
+  for (uint32_t n = 0; n < S::nt; n++) {
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-      uint32_t r = first + 8 * n + lane % 4 * 2 + i % 2, column = out + i / 2 * 8;
+      uint32_t r = 8 * n + lane % 4 * 2 + i % 2, column = out + i / 2 * 8;
       if (r >= item.n || column >= weight.n_out) continue;
       uint64_t at = (uint64_t)(item.first + r) * weight.y_stride + column;
       float value = __fmul_rn(sums[n][i], scale);
@@ -135,20 +134,19 @@ static __device__ __forceinline__ void store_tile(const gemm_args &a, const tile
 
 template <int T, class S>
 static __device__ __forceinline__ void multiply_item(const gemm_args &a, const tile_item &item, uint8_t *memory) {
-  uint32_t warp = threadIdx.x / 32, n_eights = (item.n + 7) / 8, n_spans = w8a8_spans_of(a);
+  uint32_t n_spans = w8a8_spans_of(a);
   span_warp<S> own;
-  own.tile = warp / S::shares * S::per_warp, own.row = warp % S::shares * S::own_nt;
-  own.n_eights = n_eights > own.row ? n_eights - own.row : 0;
+  own.tile = threadIdx.x / 32 * S::per_warp, own.n_eights = (item.n + 7) / 8;
   own.scales = (const float *)(const void *)((const uint8_t *)a.x + w8a8_scales_at(n_spans, a.x_tiles)) + item.first +
-               8 * own.row + threadIdx.x % 4 * 2;
+               threadIdx.x % 4 * 2;
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) {
     weight_tile c = find_tile(a, item.tile + own.tile + t);
     uint64_t tile = (uint64_t)item.matrix * a.weight[c.w].n_tiles + min(c.tile, a.weight[c.w].n_tiles - 1);
     own.steps[t] = a.weight[c.w].steps + tile * n_spans * W8A8_STEPS_BYTES;
   }
-  float sums[S::per_warp][S::own_nt][4] = {};
-  int32_t d[S::per_warp][S::own_nt][4] = {};
+  float sums[S::per_warp][S::nt][4] = {};
+  int32_t d[S::per_warp][S::nt][4] = {};
   __syncthreads(); /* all warps have done with the stages of the item before */
   for (uint32_t i = 0; i + 1 < S::stages; i++) copy_stage<T, S>(a, item, i, memory + i * S::stage);
 #pragma unroll 1
@@ -162,11 +160,11 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
     if (unit % 2 == 1 || unit + 1 == a.n_units) scale_sums(own, d, sums);
   }
 #pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++) store_tile<S>(a, item, own.tile + t, own.row * 8, sums[t]);
+  for (uint32_t t = 0; t < S::per_warp; t++) store_tile<S>(a, item, own.tile + t, sums[t]);
 }
 
 template <int T, bool WIDE>
-static __global__ void __launch_bounds__(WIDE ? 256 : 128) w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
+static __global__ void __launch_bounds__(128) w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
   using S = gemm_tile<T, WIDE, 1024>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
   tile_items items = count_items<S>(a);
