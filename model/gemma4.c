@@ -61,7 +61,8 @@ static weft_status read_shared_keys(const model_keys *keys, model_hyper *hyper) 
   return status;
 }
 
-weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+/* All but whose keys a layer reads. */
+static weft_status read_layers(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
   model_keys keys = {gguf, hyper->arch, error};
   weft_status status = hyper_read_sizes(&keys, hyper);
   if (status == WEFT_OK) {
@@ -69,7 +70,6 @@ weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
   }
   if (status == WEFT_OK) status = hyper_read_windows(&keys, hyper, 0);
   if (status == WEFT_OK) status = read_heads(&keys, hyper);
-  if (status == WEFT_OK) status = read_shared_keys(&keys, hyper);
   if (status == WEFT_OK) status = hyper_read_ff(&keys, hyper);
   if (status == WEFT_OK) status = hyper_read_experts(&keys, hyper, 0);
   if (status == WEFT_OK) status = model_keys_f32_or(&keys, ".final_logit_softcapping", 0, 1e6, 0, &hyper->cap);
@@ -81,6 +81,28 @@ weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
   hyper->attention_scale = 1.0f;
   hyper->activation = WEFT_GELU_TANH;
   hyper->v_norm = true;
+  return status;
+}
+
+weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+  model_keys keys = {gguf, hyper->arch, error};
+  weft_status status = read_layers(gguf, hyper, error);
+  return status == WEFT_OK ? read_shared_keys(&keys, hyper) : status;
+}
+
+weft_status gemma4_read_assistant(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+  model_keys keys = {gguf, hyper->arch, error};
+  weft_status status = read_layers(gguf, hyper, error);
+  if (status == WEFT_OK) status = model_keys_u32(&keys, ".embedding_length_out", 1, 1 << 20, &hyper->n_target);
+  if (status == WEFT_OK)
+    status = hyper_refuse_if_set(&keys, ".embedding_length_per_layer_input", "per layer embeddings");
+  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
+    hyper->keys_of[l] = 1; /* of a layer of another model (assistant.c) */
+    if (hyper->moe[l])
+      status =
+          weft_fail(error, WEFT_E_UNSUPPORTED, "%s: a drafter with experts is not supported", weft_gguf_path(gguf));
+  }
+  hyper->cap = 0.0f; /* its drafts are drawn from plain logits */
   return status;
 }
 
@@ -114,6 +136,11 @@ static const tensor_row per_layer_rows[] = {
     ROW("post_norm.weight", VECTOR, ALWAYS, post_norm, 0, HIDDEN),
     SCALES("inp_gate", inp_gate, DIM_ONE),
     SCALES("proj", proj, DIM_ONE),
+};
+
+static const tensor_row assistant_rows[] = {
+    GLOBAL("nextn.pre_projection.weight", MATRIX, ALWAYS, pre_projection, MATMUL, DIM_TARGET_TWICE, HIDDEN),
+    GLOBAL("nextn.post_projection.weight", MATRIX, ALWAYS, post_projection, MATMUL, HIDDEN, DIM_TARGET),
 };
 
 static const tensor_row per_layer_global_rows[] = {
@@ -206,6 +233,11 @@ weft_status gemma4_load(weft_model *model, weights_loader *loader) {
   if (status != WEFT_OK) return status;
   return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);
+}
+
+weft_status gemma4_load_assistant(weft_model *model, weights_loader *loader) {
+  weft_status status = WEIGHTS_LOAD(loader, assistant_rows, UINT32_MAX, &model->globals);
+  return status == WEFT_OK ? gemma4_load(model, loader) : status;
 }
 
 /* ---- forward ---- */

@@ -89,6 +89,8 @@ static uint64_t work_bytes(const weft_model *model, const model_part *part) {
   at_least(&most, matmul_work(model, part, layers_weight_of(&globals->self_cond_gate), &globals->self_cond_up, NULL));
   at_least(&most, matmul_work(model, part, layers_weight_of(&globals->self_cond_down), NULL, NULL));
   at_least(&most, matmul_work(model, part, layers_weight_of(&globals->per_layer_model_proj), NULL, NULL));
+  at_least(&most, matmul_work(model, part, layers_weight_of(&globals->pre_projection), NULL, NULL));
+  at_least(&most, matmul_work(model, part, layers_weight_of(&globals->post_projection), NULL, NULL));
   return most;
 }
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/range.h"
+#include "model/assistant.h"
 #include "model/gguf/keys.h"
 #include "model/layers.h"
 #include "model/models.h"
@@ -72,6 +73,7 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
   info->kv = model_hyper_geometry(hyper, info->kv_type);
   info->kv.n_shards = model->n_shards;
   for (uint32_t s = info->kv.n_sets; s-- > 0;) model->first_set[info->kv.set[s].layer] = (uint16_t)s;
+  if (model->target != NULL) assistant_find_keys(model);
   weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
 }
 
@@ -166,6 +168,12 @@ static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_e
   return WEFT_OK;
 }
 
+static weft_status read_hyper(weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  if (model->target == NULL) return model_hyper_read(gguf, &model->arch, &model->hyper, error);
+  model->arch = assistant_arch(gguf);
+  return assistant_read(gguf, model->target, &model->hyper, error);
+}
+
 /* Which layers lie where. */
 static weft_status take_parts(weft_model *model, const weft_split *split, const weft_gguf *gguf, weft_error *error) {
   weft_error inner = {{0}};
@@ -201,7 +209,7 @@ static weft_status read_file(weft_model *model, const model_opening *opening) {
   const weft_gguf *gguf = opening->gguf;
   const weft_split *split = opening->split;
   weft_error *error = opening->error;
-  weft_status status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
+  weft_status status = read_hyper(model, gguf, error);
   if (status == WEFT_OK) status = weights_slice_heads(gguf, model, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
@@ -219,6 +227,7 @@ static weft_model *make_model(const model_opening *opening, uint32_t shard) {
     return NULL;
   }
   model->limits = *opening->limits;
+  model->target = opening->limits->target;
   model->n_shards = weft_split_shards(split);
   model->shard = shard;
   return model;

@@ -34,6 +34,9 @@ typedef struct weft_model_limits {
   /* Who places the weights of a model on one device: another opening of that device, which has an order of its own, so
    * that steps of other models go on there meanwhile; it outlives the model. NULL: the device itself. */
   weft_device *placer;
+  /* The file is a drafter's that reads the keys of this model, which is open and outlives it (model/assistant.h); NULL:
+   * it is a model. */
+  struct weft_model *target;
 } weft_model_limits;
 
 /* What lies on one device: layers, or a shard of them. */
@@ -70,6 +73,8 @@ weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, cons
  * opens, its bytes among it; no weight is read and no memory of the device taken. It computes nothing. */
 weft_status weft_model_plan(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
                             weft_model **out, weft_error *error);
+/* Whether the file is of a drafter that reads its target's keys (model/assistant.h). */
+bool weft_model_is_assistant(const weft_gguf *gguf);
 /* The status that weft_model_open would give on a device that has all types and enough memory; no weight is read. */
 weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error);
 void weft_model_close(weft_model *model);
@@ -93,6 +98,7 @@ typedef struct weft_forward_args {
   const weft_kv_layout *layout;
   const float *const *soft; /* [n_segments]: of a canvas segment, its soft embedding [n_rows of it, n_hidden] in memory
                                 of the first device; NULL: zero, as in the first denoise step */
+  const float *given;       /* of a drafter: [n_rows][2][n_hidden of its target], memory of the device; else NULL */
   const uint32_t *output_row; /* rows whose result is wanted: causal before canvas rows, else in any order */
   uint32_t n_output;
   float *hidden; /* [n_output, n_hidden] after the final norm; memory of the last device */

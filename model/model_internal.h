@@ -52,6 +52,7 @@ typedef struct model_hyper {
   bool rope_paired; /* rows 2 i and 2 i + 1 of a head in the file rotate together */
   weft_activation activation;
   uint32_t n_per_layer; /* width of the embeddings per layer; 0: none */
+  uint32_t n_target;    /* of a drafter: n_hidden of the model whose keys it reads; 0: it is a model */
   float eps, cap, embed_scale, attention_scale;
   float rope_base, rope_base_window;
   uint32_t n_rotated; /* elements of a head that rotate, the first ones in the file; 0: all */
@@ -88,7 +89,8 @@ typedef struct model_globals {
   weft_weight token_embd, output; /* output.data == NULL: tied */
   weft_weight tied_output;        /* the last device's own copy of a tied token embedding; data NULL: none is needed */
   weft_weight per_layer_token_embd, per_layer_model_proj;
-  const float *per_layer_proj_norm; /* the file's times 2^-1/2 */
+  weft_weight pre_projection, post_projection; /* of a drafter: into its residual stream, and back out of it */
+  const float *per_layer_proj_norm;            /* the file's times 2^-1/2 */
   const float *output_norm;
   const float *self_cond_norm;
   weft_weight self_cond_gate, self_cond_up, self_cond_down;
@@ -166,6 +168,7 @@ struct weft_model {
   uint64_t n_passes;                 /* with rows */
   weft_crossed crossed;              /* read by any thread */
   uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
+  struct weft_model *target;         /* of a drafter: whose keys it reads; NULL: it is a model */
   bool has_head;                     /* of a shard: it has the output matrix */
   struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
 };

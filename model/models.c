@@ -53,8 +53,9 @@ static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, wef
   shown[n] = 0;
   if (strcmp(shown, "clip") == 0 || strcmp(shown, "gemma4-assistant") == 0 || strcmp(shown, "gemma4_mtp") == 0) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "%s: architecture '%s' is a part beside a model (%s) and no model; give the file of the model",
-                     weft_gguf_path(gguf), shown, shown[0] == 'c' ? "an encoder of images or sound" : "a drafter");
+                     "%s: architecture '%s' is a part beside a model (%s) and no model; give the file of the model%s",
+                     weft_gguf_path(gguf), shown, shown[0] == 'c' ? "an encoder of images or sound" : "a drafter",
+                     shown[0] == 'c' || shown[6] == '_' ? "" : ", and this one as --draft model:FILE");
   }
   if (strcmp(shown, "gptoss") == 0) {
     return weft_fail(

@@ -54,6 +54,10 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
       return delta->dim;
     case DIM_DELTA_TAPS:
       return WEFT_DELTA_TAPS;
+    case DIM_TARGET:
+      return hyper->n_target;
+    case DIM_TARGET_TWICE:
+      return 2 * (uint64_t)hyper->n_target;
     case DIM_PER_LAYER:
       return hyper->n_per_layer;
     case DIM_PER_LAYER_ALL:

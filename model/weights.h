@@ -38,6 +38,8 @@ typedef enum tensor_dim {
   DIM_DELTA_HEADS,    /* value heads of the delta rule */
   DIM_DELTA_HEAD,     /* their size */
   DIM_DELTA_TAPS,
+  DIM_TARGET,       /* n_target */
+  DIM_TARGET_TWICE, /* 2 * n_target */
   DIM_PER_LAYER,    /* n_per_layer */
   DIM_PER_LAYER_ALL /* n_per_layer of all layers */
 } tensor_dim;
