@@ -197,7 +197,8 @@ static const weft_option product_rows[] = {
      "models in use take turns of N ms of the device [0: a step]"},
     {"draft", 0, SCHEDULING, RUNTIME | WEIGHTS, LIST(drafts), "HOW",
      "guess next tokens and compute them in the same step, where that gains; answers stay the same: ngram[:K] from "
-     "each request's own text, model:FILE[:K] by a smaller model, canvas[:K] by the model's own diffusion, asked[:K] "
+     "each request's own text, model:FILE[:K] by a smaller model or a drafter of Gemma 4, canvas[:K] by the model's "
+     "own diffusion, asked[:K] "
      "for "
      "requests that ask, shadow[:K] to check them, or off; MODEL=HOW for one of several models; may be repeated [off]"},
     {"no-overlap", 0, SCHEDULING, ENGINE, FLAG(no_overlap), NULL, "apply each step before planning the next"},

@@ -110,9 +110,34 @@ static uint32_t drafter_of(const weft_runtime *rt, const weft_served_model *m) {
 const char *drafts_next_file(const weft_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_served; i++) {
     const weft_served_model *m = &rt->model[i];
-    if (m->draft_file != NULL && drafter_of(rt, m) == UINT32_MAX) return m->draft_file;
+    if (m->draft_file != NULL && m->assistant == NULL && drafter_of(rt, m) == UINT32_MAX) return m->draft_file;
   }
   return NULL;
+}
+
+weft_status drafts_open_assistant(weft_served_model *m, weft_error *error) {
+  weft_gguf *gguf = NULL;
+  if (m->draft_file == NULL) return WEFT_OK;
+  weft_status status = weft_gguf_open(m->draft_file, &gguf, error);
+  if (status != WEFT_OK) return status;
+  if (!weft_model_is_assistant(gguf)) {
+    weft_gguf_close(gguf);
+    return WEFT_OK;
+  }
+  m->assistant = gguf;
+  return WEFT_OK;
+}
+
+weft_status drafts_load_assistant(const weft_runtime *rt, weft_served_model *m, weft_error *error) {
+  weft_model_limits limits = {.rows_max = rt->options.running, .segments_max = rt->options.running};
+  weft_status status = WEFT_OK;
+  if (m->assistant == NULL) return WEFT_OK;
+  for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
+    weft_model_copy *copy = &m->copy[r];
+    limits.target = copy->model;
+    status = weft_model_open(m->assistant, &copy->split, &limits, NULL, NULL, &copy->assistant, error);
+  }
+  return status == WEFT_OK ? weft_gguf_let_go(m->assistant, error) : status;
 }
 
 /* The first token that the two do not have in common; UINT32_MAX: they have all. */
@@ -132,6 +157,28 @@ static weft_status compare_vocabularies(const weft_tokenizer *a, const weft_toke
   return status;
 }
 
+static weft_status refuse_vocabulary(const weft_served_model *m, uint32_t n, uint32_t at, weft_error *error) {
+  return weft_fail(
+      error, WEFT_E_INVALID,
+      "--draft model:%s: it has %u tokens and %s has %u, and token %u is not the same: a model that drafts "
+      "has the same vocabulary; write MODEL=model:FILE where only one of several models has it",
+      m->draft_file, n, m->name, weft_tokenizer_n_vocab(m->tokenizer), at);
+}
+
+/* Where its file has a vocabulary. How many tokens it has was compared when it was opened. */
+static weft_status check_assistant(const weft_served_model *m, weft_error *error) {
+  weft_tokenizer *own = NULL;
+  uint32_t at = UINT32_MAX;
+  if (weft_gguf_count(m->assistant, "tokenizer.ggml.tokens") == 0) return WEFT_OK;
+  weft_status status = weft_tokenizer_open(m->assistant, &own, error);
+  if (status != WEFT_OK) return status;
+  uint32_t n = weft_tokenizer_n_vocab(own);
+  status = compare_vocabularies(m->tokenizer, own, &at);
+  weft_tokenizer_close(own);
+  if (status != WEFT_OK) return weft_fail(error, status, "no memory to compare the vocabularies of --draft");
+  return at == UINT32_MAX ? WEFT_OK : refuse_vocabulary(m, n, at, error);
+}
+
 static weft_status check_drafter(const weft_runtime *rt, const weft_served_model *m, weft_error *error) {
   const weft_model_info *info = weft_model_get_info(m->model);
   uint32_t at = UINT32_MAX;
@@ -139,23 +186,20 @@ static weft_status check_drafter(const weft_runtime *rt, const weft_served_model
     return weft_fail(error, WEFT_E_INVALID,
                      "--draft canvas: %s has no canvas: give ngram, or model:FILE for a model that drafts", m->name);
   if (m->draft_file == NULL) return WEFT_OK;
+  if (m->assistant != NULL) return check_assistant(m, error);
   const weft_served_model *drafter = &rt->model[drafter_of(rt, m)];
   weft_status status = compare_vocabularies(m->tokenizer, drafter->tokenizer, &at);
   if (status != WEFT_OK) return weft_fail(error, status, "no memory to compare the vocabularies of --draft");
   if (drafter == m)
     return weft_fail(error, WEFT_E_INVALID, "--draft model:%s: it would draft for itself", m->draft_file);
   if (at == UINT32_MAX) return WEFT_OK;
-  return weft_fail(
-      error, WEFT_E_INVALID,
-      "--draft model:%s: it has %u tokens and %s has %u, and token %u is not the same: a model that drafts "
-      "has the same vocabulary; write MODEL=model:FILE where only one of several models has it",
-      m->draft_file, weft_tokenizer_n_vocab(drafter->tokenizer), m->name, weft_tokenizer_n_vocab(m->tokenizer), at);
+  return refuse_vocabulary(m, weft_tokenizer_n_vocab(drafter->tokenizer), at, error);
 }
 
 static model_drafter_lane lane_of(const weft_runtime *rt, uint32_t i) {
   const weft_served_model *m = &rt->model[i];
-  model_drafter_lane lane = {.drafts = m->draft_canvas || m->draft_file != NULL, .model = i};
-  if (m->draft_file != NULL) lane.model = drafter_of(rt, m);
+  model_drafter_lane lane = {.drafts = m->draft_canvas || (m->draft_file != NULL && m->assistant == NULL), .model = i};
+  if (m->draft_file != NULL && m->assistant == NULL) lane.model = drafter_of(rt, m);
   if (!m->draft_canvas) return lane;
   lane.canvas = m->entropy_bound;
   lane.canvas.max_steps = CANVAS_STEPS;
@@ -223,10 +267,21 @@ void drafts_fill(const weft_served_model *m, weft_draft *d) {
   if (d->ngram_least == 0) d->ngram_least = d->ngram_most < NGRAM_LEAST ? d->ngram_most : NGRAM_LEAST;
 }
 
+static void print_assistant(const weft_served_model *m, weft_text *out) {
+  const weft_model_info *info = weft_model_get_info(m->copy[0].assistant);
+  const double mib = 1024.0 * 1024.0;
+  char name[512];
+  (void)weft_utf8_clean(info->name, name, sizeof name);
+  weft_text_printf(out, "by %s, which reads the model's keys: weights %.1f MiB, activations %.1f MiB\n", name,
+                   (double)info->weight_bytes / mib, (double)info->scratch_bytes / mib);
+}
+
 void drafts_print(const weft_runtime *rt, const weft_served_model *m, weft_text *out) {
   if (!m->has_drafts) return;
   weft_text_printf(out, "  drafts   at most %u of a step, ", m->draft.n_max);
-  if (m->draft_file != NULL)
+  if (m->assistant != NULL)
+    print_assistant(m, out);
+  else if (m->draft_file != NULL)
     weft_text_printf(out, "by %s\n", rt->model[drafter_of(rt, m)].name);
   else if (m->draft_canvas)
     weft_text_printf(out, "by a canvas of %d steps\n", CANVAS_STEPS);

@@ -6,7 +6,8 @@
  * no answer since a row's bits do not depend on the rows beside it; where they may (--no-deterministic), drafts are
  * refused. Without the option no memory is taken and no draft is made, whatever requests ask for. A model that drafts
  * for another is opened after those that are served, as one more model of the same pool; nobody can ask it. It has the
- * vocabulary of the model that it drafts for, token by token. */
+ * vocabulary of the model that it drafts for, token by token. A drafter that reads the keys of the model it drafts for
+ * is no model of the pool: it lies beside that one's copies, and its runner asks it. */
 #ifndef WEFT_API_DRAFTS_H
 #define WEFT_API_DRAFTS_H
 
@@ -15,12 +16,20 @@
 /* Sets the model's draft, has_drafts, draft_file and draft_canvas from what the option says of it, or of all. INVALID
  * with one line. */
 weft_status drafts_open(const weft_open_options *options, weft_served_model *model, weft_error *error);
+/* Opens the model's draft_file where it is of a drafter that reads the model's keys (model/assistant.h), and loads it,
+ * once the model is loaded; else does nothing. */
+weft_status drafts_open_assistant(weft_served_model *model, weft_error *error);
+weft_status drafts_load_assistant(const weft_runtime *runtime, weft_served_model *model, weft_error *error);
 /* The next file of a model that drafts and is not open; NULL: there is none. */
 const char *drafts_next_file(const weft_runtime *runtime);
 /* Whether every model that the option names is there, and whether those that draft can. INVALID with one line. */
 weft_status drafts_check(const weft_runtime *runtime, weft_error *error);
 /* Gives the engine of each replica its drafter, before it starts. */
 weft_status drafts_start(weft_runtime *runtime, weft_error *error);
+/* Device memory of the activations of a copy's drafter that reads keys; 0: there is none. */
+static inline uint64_t drafts_scratch_bytes(const weft_model_copy *copy) {
+  return copy->assistant == NULL ? 0 : weft_model_get_info(copy->assistant)->scratch_bytes;
+}
 /* Rows with drafts that one step of the model may have; 0: none. */
 uint32_t drafts_rows_max(const weft_open_options *options, const weft_served_model *model);
 /* What the request leaves open. */

@@ -117,6 +117,7 @@ weft_status weft_runtime_load(weft_runtime *rt, weft_served_model *m, weft_error
   struct stat about;
   if (stat(path, &about) == 0) m->created = about.st_mtime;
   weft_status status = open_copies(rt, m, error);
+  if (status == WEFT_OK) status = drafts_load_assistant(rt, m, error);
   if (status != WEFT_OK) return status;
   status = weft_gguf_let_go(m->gguf, error); /* from here on the file may be cut, replaced or removed */
   if (status != WEFT_OK) return status;
@@ -192,6 +193,7 @@ static uint64_t free_part_bytes(const weft_runtime *rt, uint32_t p) {
   uint32_t r = rt->devices.replicas ? p : 0, part = rt->devices.replicas ? 0 : p;
   for (uint32_t i = 0; i < rt->n_models; i++)
     if (!rt->model[i].comes_and_goes) used += weft_model_get_info(rt->model[i].copy[r].model)->part[part].scratch_bytes;
+  for (uint32_t i = 0; i < rt->n_models; i++) used += drafts_scratch_bytes(&rt->model[i].copy[r]);
   used += rt->models_bytes;
   return used < has ? (has - used) / 100 * 85 : 0;
 }
@@ -466,6 +468,7 @@ weft_device_runner_config weft_runtime_runner_config(const weft_runtime *rt, uin
                                      .name = m->name,
                                      .limits = limits_of(&rt->options),
                                      .n_slots = rt->options.running,
+                                     .assistant = m->copy[replica].assistant,
                                      .draft_rows_max = drafts_rows_max(&rt->options, m),
                                      .n_saves = rt->options.saved_canvases,
                                      .seq_tokens_max = m->context,
@@ -551,6 +554,7 @@ static weft_status open_files(weft_runtime *rt, weft_error *error) {
     weft_status status = weft_runtime_open_file(rt, o->models[i], false, error);
     rt->n_served = rt->n_models;
     if (status == WEFT_OK) status = drafts_open(o, &rt->model[i], error);
+    if (status == WEFT_OK) status = drafts_open_assistant(&rt->model[i], error);
     if (status != WEFT_OK) return status;
   }
   weft_status status = models_folder_open(rt, error);
@@ -660,12 +664,14 @@ void weft_runtime_forget(weft_served_model *m) {
   weft_free(m->draft_file);
   for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) {
     if (m->copy[r].runner != NULL) m->copy[r].runner->ops->close(m->copy[r].runner);
+    weft_model_close(m->copy[r].assistant);
     weft_model_close(m->copy[r].model);
   }
   weft_chat_close(m->chat);
   weft_formats_close(m->formats);
   weft_tokenizer_close(m->tokenizer);
   weft_gguf_close(m->gguf);
+  weft_gguf_close(m->assistant);
   weft_free(m->path);
   served_names_free(m);
   *m = (weft_served_model){0};

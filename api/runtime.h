@@ -25,7 +25,8 @@
 /* A model as one replica has it. */
 typedef struct weft_model_copy {
   weft_model *model;
-  weft_split split; /* on which devices its layers lie */
+  weft_split split;      /* on which devices its layers lie */
+  weft_model *assistant; /* a drafter that reads its keys; NULL: none */
   weft_runner *runner;
   uint64_t runner_bytes;
 } weft_model_copy;
@@ -53,8 +54,9 @@ typedef struct weft_served_model {
   weft_sampling sampling; /* what a request gets that leaves these open (answer_defaults.h) */
   weft_draft draft;       /* the same of drafts, n_max the most for any request; has_drafts: some may have them */
   bool has_drafts;
-  char *draft_file;  /* --draft model: the file of the model that drafts for this one; NULL: none */
-  bool draft_canvas; /* --draft canvas: it drafts for itself by diffusion */
+  char *draft_file;     /* --draft model: the file of the model that drafts for this one; NULL: none */
+  weft_gguf *assistant; /* that file, where it is of a drafter that reads this one's keys, and so no model; else NULL */
+  bool draft_canvas;    /* --draft canvas: it drafts for itself by diffusion */
   weft_entropy_bound entropy_bound;
 } weft_served_model;
 

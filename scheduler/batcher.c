@@ -319,3 +319,36 @@ weft_batch weft_batcher_build(weft_batcher *b, const weft_step_plan *plan, weft_
   for (uint32_t g = 0; g < b->n_plain; g++) batch.kv_slot[g] = b->kv_slot[g];
   return batch;
 }
+
+weft_batch weft_batcher_drafts(weft_batcher *b, weft_request *const *request, uint32_t n, const weft_pager *pager,
+                               const weft_runner_info *info) {
+  WEFT_CHECK(n <= b->segments_max && n <= b->rows_max);
+  b->n_lead = 0; /* no row goes on from these */
+  for (uint32_t i = 0; i < n; i++) {
+    const weft_request *r = request[i];
+    const weft_work work = {.request = request[i],
+                            .slot = r->slot,
+                            .kv_len = r->n_tokens - 2,
+                            .n_rows = 1,
+                            .n_outputs = 1,
+                            .kind = WEFT_WORK_VERIFY,
+                            .source = WEFT_TOKENS_HOST,
+                            .ask = WEFT_ASK_SAMPLE};
+    pack_segment(&b->segment[i], &work, i);
+    pack_tables(b, &work, i, i, pager, info);
+    b->token[i] = r->tokens[r->n_tokens - 1];
+    b->position[i] = (int32_t)r->n_tokens - 1;
+  }
+  weft_batch batch = {.n_rows = n,
+                      .n_stored = n,
+                      .n_encoder = n,
+                      .n_segments = n,
+                      .n_groups = info->n_groups,
+                      .token = b->token,
+                      .position = b->position,
+                      .segment = b->segment,
+                      .table = weft_pager_tables(pager),
+                      .table_at = b->table_at};
+  for (uint32_t g = 0; g < b->n_plain; g++) batch.kv_slot[g] = b->kv_slot[g];
+  return batch;
+}

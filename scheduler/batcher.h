@@ -32,5 +32,9 @@ void weft_batcher_close(weft_batcher *batcher);
  */
 weft_batch weft_batcher_build(weft_batcher *batcher, const weft_step_plan *plan, weft_pager *pager,
                               const weft_runner_info *info, uint64_t number);
+/* The last rows with keys of n requests, one segment each, for drafts of what follows their last tokens
+ * (model/runner/runner.h, draft); n is at most segments_max. The same arrays. */
+weft_batch weft_batcher_drafts(weft_batcher *batcher, weft_request *const *request, uint32_t n, const weft_pager *pager,
+                               const weft_runner_info *info);
 
 #endif

@@ -7,7 +7,8 @@
  * that it sees all tokens there are. It is called on the engine thread while a step is planned, must not block, and
  * allocates nothing. One that needs time says that its drafts are coming: the request then has no rows until the
  * drafter, asked again for the same text, gives them or says that there are none. It must do so within a bounded time,
- * and wake the engine (weft_engine_wake) where the engine may have nothing else to do. */
+ * and wake the engine (weft_engine_wake) where the engine may have nothing else to do. Drafts of a model's own runner
+ * do not come this way (own_drafts.h). */
 #ifndef WEFT_SCHEDULER_DRAFT_H
 #define WEFT_SCHEDULER_DRAFT_H
 

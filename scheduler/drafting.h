@@ -28,14 +28,16 @@ typedef struct weft_acceptance {
 } weft_acceptance;
 
 typedef struct weft_drafting {
-  uint8_t kind;  /* weft_draft_kind: NGRAM, or DEFAULT: the engine's drafter */
-  bool shadow;   /* what runs give is only compared with what rows give one by one */
-  bool compares; /* the next token is to be compared with the first guess, since no run does that */
-  uint8_t n_max; /* drafts of a run, at most */
+  uint8_t kind;   /* weft_draft_kind: NGRAM, or DEFAULT: the engine's drafter */
+  bool shadow;    /* what runs give is only compared with what rows give one by one */
+  bool compares;  /* the next token is to be compared with the first guess, since no run does that */
+  bool by_runner; /* its guesses come from its lane's runner (own_drafts.h) */
+  uint8_t n_max;  /* drafts of a run, at most */
   bool lost;
   uint8_t n_lost;    /* runs in a row without a right draft, less the guesses that were right since */
   float rate_before; /* the first of these runs */
   uint8_t n_guessed;
+  uint32_t guessed_at; /* of those by the runner: tokens of the text that they follow */
   weft_acceptance own;
   uint32_t judged_at;      /* tokens of the answer when it was judged last, by a run */
   uint32_t pause, back_at; /* tokens of the answer: how long the next loss holds, and when the present one ends */

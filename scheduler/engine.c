@@ -187,6 +187,11 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   lane->free_save = weft_alloc(lane->info->n_saves, sizeof *lane->free_save);
   lane->acceptance = weft_alloc(e->config.n_tenants, sizeof *lane->acceptance);
   lane->depth = weft_alloc(1, sizeof *lane->depth);
+  if (lane->info->drafts) {
+    lane->drafted = weft_alloc(lane->info->n_slots, sizeof *lane->drafted);
+    lane->draft = weft_alloc((size_t)lane->info->n_slots * WEFT_DRAFTS_MAX, sizeof *lane->draft);
+    if (lane->drafted == NULL || lane->draft == NULL) return WEFT_E_NO_MEMORY;
+  }
   if (lane->free_save == NULL || lane->acceptance == NULL || lane->depth == NULL) return WEFT_E_NO_MEMORY;
   weft_depth_open(lane->depth);
   for (uint32_t i = 0; i < lane->info->n_saves; i++) lane->free_save[i] = i;
@@ -270,6 +275,8 @@ static void free_engine(weft_engine *e) {
     weft_free(e->lane[i].free_save);
     weft_free(e->lane[i].acceptance);
     weft_free(e->lane[i].depth);
+    weft_free(e->lane[i].drafted);
+    weft_free(e->lane[i].draft);
     weft_ready_close(&e->lane[i].ready);
     weft_batcher_close(&e->lane[i].batcher);
   }

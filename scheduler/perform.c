@@ -60,7 +60,7 @@ static void count_run(weft_planning *p, const weft_request *r, uint32_t n_rows) 
   of->n_products += all.n_products - one.n_products;
   p->plan->n_runs += 1;
   if (n_rows - 1 > p->plan->n_drafts_most) p->plan->n_drafts_most = n_rows - 1;
-  if (r->drafting.kind != WEFT_DRAFT_NGRAM) p->plan->waits_drafter = true;
+  if (r->drafting.kind != WEFT_DRAFT_NGRAM && !r->drafting.by_runner) p->plan->waits_drafter = true;
 }
 
 /* The drafts stand behind the tokens of the request until the run has landed. */
@@ -155,7 +155,7 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
 static bool can_draft(const weft_engine *e, const weft_lane *lane, const weft_request *r) {
   weft_draft_kind kind = r->params.asked.draft.kind;
   if (lane->info->draft_rows_max == 0 || r->params.canvas || kind == WEFT_DRAFT_OFF) return false;
-  return kind == WEFT_DRAFT_NGRAM || e->config.drafter != NULL;
+  return kind == WEFT_DRAFT_NGRAM || lane->info->drafts || e->config.drafter != NULL;
 }
 
 static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
@@ -187,6 +187,8 @@ static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_reques
     e->stats.n_cached_tokens += n_cached;
   }
   r->drafts = can_draft(e, lane, r);
+  r->drafting.by_runner = r->drafts && lane->info->drafts && r->drafting.kind != WEFT_DRAFT_NGRAM;
+  r->drafting.guessed_at = 0;
   weft_lifecycle_enter(e, r);
   return WEFT_PERFORMED_STARTED;
 }

@@ -3,6 +3,7 @@
 
 #include "scheduler/lifecycle.h"
 #include "scheduler/light.h"
+#include "scheduler/own_drafts.h"
 #include "scheduler/perform.h"
 #include "scheduler/runs.h"
 
@@ -256,6 +257,7 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   e->claims.preempted = false;
   open_pace(&p);
   weft_runs_choose(&p);
+  weft_own_drafts_make(&p);
   serve_starved(&p);
   bool narrowed = lane->late.n_narrow >= WEFT_PACE_HELD && serve_narrowed(&p);
   if (!narrowed && weft_policy_prefill_first(lane->late.n_prompts)) serve_squeezed(&p);

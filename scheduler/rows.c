@@ -112,7 +112,12 @@ static uint32_t room_for_drafts(const weft_planning *p, const weft_request *r) {
   uint32_t n = least_of(p->draft_rows_left, r->drafting.n_max), n_left = r->n_end - r->n_tokens;
   n = least_of(n, p->rows_left > 0 ? p->rows_left - 1 : 0);
   n = least_of(n, n_left > 0 ? n_left - 1 : 0);
-  return r->drafting.kind == WEFT_DRAFT_NGRAM ? least_of(n, r->drafting.n_guessed) : n;
+  bool guessed = r->drafting.kind == WEFT_DRAFT_NGRAM;
+  if (r->drafting.by_runner && r->n_in_flight == 0) { /* its runner was asked before the plan (own_drafts.h) */
+    if (r->drafting.guessed_at != r->n_tokens) return 0;
+    guessed = true;
+  }
+  return guessed ? least_of(n, r->drafting.n_guessed) : n;
 }
 
 /* How many drafts the request should have now; 0: none. */
@@ -124,7 +129,7 @@ static uint32_t count_drafts(const weft_planning *p, const weft_request *r) {
 
 static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_max) {
   const weft_drafter *drafter = p->engine->config.drafter;
-  if (r->drafting.kind != WEFT_DRAFT_NGRAM) {
+  if (r->drafting.kind != WEFT_DRAFT_NGRAM && !r->drafting.by_runner) {
     const weft_draft_text text = {
         .model = r->lane, .slot = r->slot, .params = &r->params, .tokens = r->tokens, .n_tokens = r->n_tokens};
     uint32_t n = drafter->guess(drafter->self, &text, n_max, p->draft);

@@ -39,7 +39,8 @@ static void choose_depth(weft_engine *e, weft_lane *lane, double budget_us) {
                               .rows = lane->rows_max > crowd.n ? lane->rows_max - crowd.n : 0,
                               .budget_us = budget_us,
                               .ahead = e->config.overlap && lane->info->depth > 1 && lane->n_stages == 1};
-  if (crowd.n_unjudged > 0 && drafter->wait_us != NULL) limits.wait_us = drafter->wait_us(drafter->self, lane->index);
+  if (crowd.n_unjudged > 0 && !lane->info->drafts && drafter->wait_us != NULL)
+    limits.wait_us = drafter->wait_us(drafter->self, lane->index);
   weft_depth_choose(lane->depth, &lane->cost, &crowd, &shape, &limits);
 }
 

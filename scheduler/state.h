@@ -89,7 +89,9 @@ typedef struct weft_lane {
   weft_pace_late late;
   weft_acceptance *acceptance; /* [n_tenants] how often drafts of the tenant's requests were right */
   weft_depth *depth;
-  bool waits_for_drafts; /* it waits for its rows in flight, so that the next step has runs (runs.h) */
+  weft_request **drafted; /* [n_slots] with a runner that drafts: of a call of it; else NULL, as draft */
+  int32_t *draft;         /* [n_slots][WEFT_DRAFTS_MAX] what that gave */
+  bool waits_for_drafts;  /* it waits for its rows in flight, so that the next step has runs (runs.h) */
   uint64_t n_batches;
 } weft_lane;
 

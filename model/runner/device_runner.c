@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "model/model_internal.h"
+#include "model/runner/runner_assist.h"
 #include "model/runner/runner_internal.h"
 #include "model/runner/runner_share.h"
 #include "model/shards.h"
@@ -27,7 +28,7 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   WEFT_CHECK(params->sampling->n_bias <= WEFT_LOGIT_BIAS_MAX);
   memcpy(s->history, params->tokens, params->n_tokens * sizeof *s->history);
   s->n_history = params->n_tokens;
-  s->n_pending = 0;
+  s->n_pending = s->hidden_at = 0;
   weft_matcher_begin(&s->matcher, params->grammar);
   for (uint32_t i = params->n_prompt; i < params->n_tokens && params->grammar != NULL && params->draws; i++) {
     if (!weft_matcher_take(&s->matcher, r->grammar_scratch, s->history[i])) return WEFT_E_INVALID;
@@ -489,6 +490,7 @@ static weft_status enqueue_work(device_runner *r, const weft_batch *batch, runne
   if (status == WEFT_OK) status = run_step(r, f, &step);
   if (status == WEFT_OK) status = runner_sample(r, f, &step);
   if (status == WEFT_OK) status = runner_score(r, f);
+  if (status == WEFT_OK) status = runner_assist_keep(r, f);
   return status == WEFT_OK ? send_results(r, f, &step) : status;
 }
 
@@ -585,4 +587,4 @@ static const weft_runner_info *runner_info(const weft_runner *base) {
   return &((const device_runner *)base)->info;
 }
 
-const weft_runner_ops runner_ops = {WEFT_RUNNER_OPS_ALL(runner), .allowed = runner_allowed};
+const weft_runner_ops runner_ops = {WEFT_RUNNER_OPS_ALL(runner), .allowed = runner_allowed, .draft = runner_draft};

@@ -22,9 +22,10 @@ typedef struct weft_device_runner_config {
   const char *name;         /* by which clients ask for the model */
   weft_model_limits limits; /* those that the model was opened with */
   uint32_t n_slots;
-  uint32_t draft_rows_max;   /* rows with drafts (batch.h, runs) that one step may have; 0: none */
-  uint32_t n_saves;          /* canvases whose state may be kept in host memory while they wait */
-  uint32_t seq_tokens_max;   /* longest history of one slot */
+  weft_model *assistant;   /* a drafter that was opened with the model as its target; outlives the runner; NULL: none */
+  uint32_t draft_rows_max; /* rows with drafts (batch.h, runs) that one step may have; 0: none */
+  uint32_t n_saves;        /* canvases whose state may be kept in host memory while they wait */
+  uint32_t seq_tokens_max; /* longest history of one slot */
   const int32_t *suppressed; /* tokens that are never drawn; read during open */
   uint32_t n_suppressed;
   uint64_t logits_bytes_max; /* most bytes of logits at once, but one row at least; 0: 64 MiB, or 128 of a card's */

@@ -32,6 +32,7 @@ typedef struct weft_runner_info {
   uint32_t n_stages;        /* how many steps it can compute at once, each on a device of its own; 1: one */
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
   uint32_t draft_rows_max;  /* rows with drafts (batch.h, runs) that one step may have; 0: none */
+  bool drafts;              /* it makes drafts itself (draft below) */
   uint32_t n_saves;         /* places for the state of canvases outside their slots */
   uint32_t n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];
@@ -74,6 +75,11 @@ typedef struct weft_runner_ops {
    * collected, and what is used is never away; n_waiting is how many requests wait for the model. *refused: a line with
    * which these end, valid until the next call, or NULL. NULL: the runner is always here. */
   weft_runner_stay (*stay)(weft_runner *runner, bool used, uint32_t n_waiting, const char **refused);
+  /* Drafts of slots with nothing in flight, each with all tokens known: of the batch's row i, whose segment is the
+   * slot's last position with keys, n - 2 of n tokens, with token n - 1 and its position. Writes n_drafts tokens of
+   * each row to out, row after row; -1 where the runner has none. It waits for the device. Answers do not depend on
+   * it. NULL, or not to be called, where info.drafts is false. */
+  weft_status (*draft)(weft_runner *runner, const weft_batch *batch, uint32_t n_drafts, int32_t *out);
   void (*close)(weft_runner *runner);
 } weft_runner_ops;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the device runner share; private to them (device_runner.c, runner_shape.c, runner_sample.c,
- * runner_share.c, runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_parts.c, runner_open.c).
+/* What the files of the device runner (device_runner.c, runner_*.c) share; private to them.
  *
  * Law: a step is a flight from submit to collect. Submit enqueues work and returns; a flight is settled when the device
  * has done the work and the host has applied the results to the slots. Drawn tokens and canvases also stay on the
@@ -47,8 +46,8 @@ typedef struct runner_slot {
   uint64_t written_by;     /* the newest step, counted from 1, that writes its cells and soft embedding; 0: none */
   weft_slot_params params; /* tokens: the slot's copy; all else that it points to: the request's */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
-  uint32_t n_history;
-  weft_matcher matcher; /* where in the request's grammar the answer is */
+  uint32_t n_history, hidden_at; /* hidden_at: of the token whose hidden row is kept (runner_assist.h); 0: none */
+  weft_matcher matcher;          /* where in the request's grammar the answer is */
   /* Of canvases with a grammar: where in its graph the answer is, how many tokens it may have yet, its canvases. */
   weft_graph_set places;
   uint32_t n_left, n_canvases;
@@ -128,9 +127,10 @@ typedef struct device_runner {
   weft_runner_info info;
   weft_device_runner_config config;
   const weft_split *split;
-  weft_device *first, *last;  /* of its devices */
-  runner_memory memory;       /* of them */
-  struct runner_share *share; /* NULL: statistics are made on the last device alone (runner_share.h) */
+  weft_device *first, *last;    /* of its devices */
+  runner_memory memory;         /* of them */
+  struct runner_assist *assist; /* NULL: no drafter reads its keys (runner_assist.h) */
+  struct runner_share *share;   /* NULL: statistics are made on the last device alone (runner_share.h) */
   const weft_weight *head;
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "model/model_internal.h"
+#include "model/runner/runner_assist.h"
 #include "model/runner/runner_internal.h"
 #include "model/runner/runner_share.h"
 #include "model/shards.h"
@@ -48,6 +49,7 @@ void runner_close(weft_runner *base) {
   weft_grammar_scratch_close(r->grammar_scratch);
   runner_close_held(r);
   runner_share_close(r->share);
+  runner_assist_close(r, r->assist);
   runner_memory_close(&r->memory);
   weft_free(r);
 }
@@ -249,6 +251,7 @@ void weft_device_runner_describe(const weft_device_runner_config *config, weft_r
   info->rows_max = config->limits.rows_max;
   info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
   info->draft_rows_max = config->draft_rows_max;
+  info->drafts = config->assistant != NULL;
   info->n_stages = weft_split_stages(weft_model_get_split(config->model));
   info->depth = info->n_stages + 1; /* every stage has a step, and the host plans one */
   info->page_bytes = config->layout->page_bytes;
@@ -303,7 +306,10 @@ static weft_status take_memory(device_runner *r) {
   weft_status status = open_slots(r);
   if (status == WEFT_OK) status = runner_open_saves(r);
   if (status == WEFT_OK) status = open_host(r);
-  return status == WEFT_OK ? open_device(r) : status;
+  if (status == WEFT_OK) status = open_device(r);
+  if (status == WEFT_OK) status = runner_assist_open(r, &r->assist);
+  r->n_bytes += runner_assist_bytes(r->assist);
+  return status;
 }
 
 weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "model/runner/runner_assist.h"
 #include "model/runner/runner_internal.h"
 
 static void slot_push(device_runner *r, runner_slot *s, int32_t token) {
@@ -142,6 +143,7 @@ void runner_settle(device_runner *r, runner_flight *f) {
     runner_take_scores(r, f);
     take_plain_rows(r, f);
     take_canvases(r, f);
+    status = runner_assist_take(r, f);
     pack_results(f);
   }
   time_step(r, f);

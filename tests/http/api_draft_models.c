@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Models that draft, and canvases that draft for their own model: answers are the same bytes with and without, some of
- * the drafts are right, nobody can ask the drafter, and where it finds no place answers go on without. */
-#include "api/runtime.h"
+/* Models that draft, drafters that read the model's keys, and canvases that draft for their own model: answers are the
+ * same bytes with and without, some of the drafts are right, nobody can ask the drafter, and where it finds no place
+ * answers go on without. */
+#include "api/drafts.h"
 #include "tests/support/http_conversation.h"
 
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
 #define OFF         "\"speculative_config\":{\"num_speculative_tokens\":0},"
 #define DEMO_DRAFT  WEFT_SOURCE_DIR "/model/demo/weft-demo-draft.gguf"
+
+#define TINY       WEFT_SOURCE_DIR "/tests/golden/models/ar-dense.gguf"
+#define TINY_DRAFT WEFT_SOURCE_DIR "/tests/golden/assistants/dense.gguf"
 
 static talk server;
 
@@ -19,9 +23,7 @@ static int open_with(const char *model, const char *how, uint32_t running) {
   weft_open_options options = {
       .models = models, .n_models = 1, .kv_bytes = 16 << 20, .drafts = drafts, .n_drafts = 1, .running = running};
   assert_non_null(talk_serve(&server, NULL, options, (weft_server_options){0}));
-  weft_runtime *rt = server.runtime;
-  assert_non_null(rt->drafter[0]);
-  weft_engine_set_drafter(weft_replicas_at(rt->replicas, 0), model_drafter_calls(rt->drafter[0]), true);
+  drafts_force(server.runtime);
   return 0;
 }
 
@@ -33,6 +35,11 @@ static int open_model(void **state) {
 static int open_canvas(void **state) {
   *state = &server;
   return open_with(DEMO_MODEL, "canvas:12", 8);
+}
+
+static int open_assistant(void **state) {
+  *state = &server;
+  return open_with(TINY, "model:" TINY_DRAFT ":16", 4);
 }
 
 /* The request that is answered takes the only place. */
@@ -51,9 +58,9 @@ typedef struct told {
   uint64_t accepted, rejected;
 } told;
 
-/* Two answers without drafts but for their own are one; adds what is told of drafts. */
-static void same_answers(const char *path, const char *fields, const char *text, told *sum) {
-  json_t *plain = ask(path, OFF, fields), *drafted = ask(path, "", fields);
+/* Two answers without drafts but for their own are one; adds what is told of drafts. how: of the one that has them. */
+static void same_answers_by(const char *how, const char *path, const char *fields, const char *text, told *sum) {
+  json_t *plain = ask(path, OFF, fields), *drafted = ask(path, how, fields);
   const char *wanted = json_string_value(at(plain, text));
   assert_non_null(wanted);
   assert_string_equal(json_string_value(at(drafted, text)), wanted);
@@ -64,6 +71,10 @@ static void same_answers(const char *path, const char *fields, const char *text,
   }
   json_decref(plain);
   json_decref(drafted);
+}
+
+static void same_answers(const char *path, const char *fields, const char *text, told *sum) {
+  same_answers_by("", path, fields, text, sum);
 }
 
 #define ASKS "\"messages\":[{\"role\":\"user\",\"content\":\"List all numbers from 34 to 49.\"}],"
@@ -98,6 +109,28 @@ static void test_canvas(void **state) {
   (void)state;
   told sum = ask_all("\"mode\":\"autoregressive\",");
   assert_true(sum.accepted > 10);
+}
+
+/* One to sixteen drafts of a step, all ways to draw; the drafter was taught this model's texts. */
+static void test_assistant(void **state) {
+  (void)state;
+  static const char *const asked[] = {
+      "\"temperature\":0,\"ignore_eos\":true",
+      "\"temperature\":1,\"ignore_eos\":true",
+      "\"temperature\":0.7,\"top_p\":0.9,\"top_k\":20,\"ignore_eos\":true",
+      "\"temperature\":0.3,\"repetition_penalty\":1.3,\"presence_penalty\":0.4,\"logprobs\":2,\"ignore_eos\":true",
+      "\"structured_outputs\":{\"regex\":\"[a-z]{9,60}\"}",
+      "\"stop\":[\"e\"],\"min_tokens\":9,\"temperature\":0"};
+  static const char *const prompts[] = {"[50,111,95,127,69,78]", "[7,16,50,54,113,78,79,109,123,90,22,38,124,10,117]"};
+  told sum = {0};
+  for (unsigned i = 0; i < 16; i++) {
+    char how[80], fields[400];
+    (void)snprintf(how, sizeof how, "\"speculative_config\":{\"num_speculative_tokens\":%u},", i + 1);
+    (void)snprintf(fields, sizeof fields, "\"prompt\":%s,\"max_tokens\":%u,\"seed\":%u,%s", prompts[i / 3 % 2], 20 + i,
+                   i, asked[i % 6]);
+    same_answers_by(how, COMPLETIONS, fields, "choices.0.text", &sum);
+  }
+  assert_true(sum.accepted > 40 && sum.rejected > 0);
 }
 
 /* The drafter is no model of the server, and its requests are nobody's. */
@@ -144,15 +177,21 @@ static void test_refusals(void **state) {
   refused_open(DEMO_AR_MODEL, "model:" DEMO_DRAFT ":33", "1 to 32");
   refused_open(DEMO_AR_MODEL, "model:/no/such/file.gguf", "/no/such/file.gguf");
   refused_open(DEMO_AR_MODEL, "model:" DEMO_AR_MODEL, "it would draft for itself");
+  refused_open(DEMO_AR_MODEL, "model:" TINY_DRAFT, "it drafts for a model whose hidden rows have 32 numbers; those of");
+  refused_open(TINY, "model:" WEFT_SOURCE_DIR "/tests/golden/assistants/shared.gguf", "hidden rows have 24 numbers");
+  refused_open(TINY_DRAFT, "off",
+               "a part beside a model (a drafter) and no model; give the file of the model, and this");
 }
 
 int main(void) {
   const struct CMUnitTest model[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_nobody_asks_the_drafter)};
   const struct CMUnitTest canvas[] = {cmocka_unit_test(test_canvas)};
+  const struct CMUnitTest assistant[] = {cmocka_unit_test(test_assistant)};
   const struct CMUnitTest narrow[] = {cmocka_unit_test(test_no_place)};
   const struct CMUnitTest refusals[] = {cmocka_unit_test(test_refusals)};
   int failed = cmocka_run_group_tests(model, open_model, close_talk);
   failed += cmocka_run_group_tests(canvas, open_canvas, close_talk);
+  failed += cmocka_run_group_tests(assistant, open_assistant, close_talk);
   failed += cmocka_run_group_tests(narrow, open_narrow, close_talk);
   return failed + cmocka_run_group_tests(refusals, NULL, NULL);
 }

@@ -92,7 +92,7 @@ layers=(
   "state"
   "planning waiting pins copies snapshot watch fit check debt"
   "share light relief runs lifecycle admission"
-  "rows apply guests"
+  "rows apply guests own_drafts"
   "perform"
   "planner"
   "step"

@@ -9,6 +9,7 @@
  *   in any pool    large, small, and so small that somebody must be preempted
  *   in any step    chunks of 1, 3, 7, .. rows; 24 to 160 rows per step; blocks of several sizes; 1 to 3 threads
  *   with drafts, of which some are right
+ *   with drafts of a drafter that reads the model's keys
  *   with or without prefix cache, with or without overlap, with host memory and a file behind the pool, good or bad
  *   on a device that works behind its calls, with or without graphs, with experts in its memory or in the host's
  *   (tests/support/fake_card.h)
@@ -78,6 +79,8 @@ static weft_logit_bias biases[REQUESTS_MAX][3];
 static uint32_t stop_lengths[REQUESTS_MAX];
 static answer alone[REQUESTS_MAX], answers[REQUESTS_MAX];
 static const cast *show;
+static const char *assistant; /* drafts for the second model; NULL: guess_next does, for both */
+static uint64_t n_assisted, n_assisted_right;
 static char label[160];
 
 static uint32_t draw(uint64_t *state, uint32_t n) {
@@ -175,6 +178,7 @@ static void make_requests(const rig *r, uint64_t seed) {
     if (p->canvas) make_canvas(p, r->info[lane]->canvas_length, &state);
     p->n_stop_tokens = draw(&state, 4);
     if (draw(&state, 4) == 0) p->n_stop_tokens = 0;
+    p->asked.draft.n_max = i % 17; /* 0: as many as there may be */
     p->asked.no_cache = draw(&state, 10) == 0;
     p->asked.priority = (int32_t)draw(&state, 8) / 7;
     stop_lengths[i] = 1 + draw(&state, 20);
@@ -292,7 +296,8 @@ static void open_variant(rig *r, const variant *v, const char *backend, const ch
   o.kv_8bit = kv_8bit;
   o.context = show->context;
   if (v->bad_disk) o.disk = &bad_disk;
-  if (o.draft_rows > 0) o.drafter = &drafter;
+  if (o.draft_rows > 0 && assistant == NULL) o.drafter = &drafter;
+  if (o.draft_rows > 0) o.assistant = assistant;
   rig_open(r, &o);
 }
 
@@ -401,6 +406,13 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   if (v->rig.no_cache) rig_need(s.pager.n_hits == 0, what, "hits without a cache");
   if (many && !v->rig.no_cache && !v->tight && v->rig.block <= 8)
     rig_need(s.n_cached_tokens > 0, what, "no prefix was found");
+  weft_request_stats drafted;
+  weft_engine_get_request_stats(r.engine, 1, &drafted);
+  if (assistant != NULL) {
+    rig_need(drafted.drafts.n_drafted > 0 || v->rig.drafts_paid, what, "nothing was drafted");
+    n_assisted += drafted.drafts.n_drafted;
+    n_assisted_right += drafted.drafts.n_accepted;
+  }
   if (many) rig_need(s.n_mixed_steps > 0, what, "no step was mixed");
   rig_need(s.n_switches > 0, what, "one model never had its turn");
   (void)snprintf(all, sizeof all,
@@ -524,6 +536,42 @@ static char *path_of(const char *where) {
   return path;
 }
 
+static bool has_way(const char *backend, const char *isa) {
+  weft_device_config config = {.backend = backend, .n_threads = 1, .isa = isa};
+  weft_device *device;
+  weft_error error = {{0}};
+  bool opens = weft_device_open(&config, &device, &error) == WEFT_OK;
+  if (opens) weft_device_close(device);
+  if (!opens) (void)printf("left out: %s\n", error.text);
+  return opens;
+}
+
+/* A drafter that reads keys: its drafts are made by the runner of the model, between steps, also on a card that
+ * computes late; requests are preempted and come back from the host, and begin with found prefixes. */
+static void run_assistants(uint64_t seed) {
+  char *path[3] = {path_of("tests/golden/models/dg-base"), path_of("tests/golden/models/ar-dense"),
+                   path_of("tests/golden/assistants/dense")};
+  const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
+  const variant tier = {.name = "tight, host tier, drafts",
+                        .rig = {.chunk = 16, .rows = 96, .running = 40, .block = 4, .n_host = 400, .draft_rows = 40},
+                        .order = 2,
+                        .tight = true};
+  static const char *const backends[] = {"ref", "cpu", "cuda", "fake graphs", "fake late graphs"};
+  show = &c;
+  for (uint32_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+    if (b == 2 && !has_way(backends[b], NULL)) continue;
+    (void)snprintf(label, sizeof label, "a drafter that reads keys, %s", backends[b]);
+    if (b < 4) play_alone(b < 3 ? backends[b] : "ref", NULL, seed);
+    assistant = path[2];
+    for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++)
+      if (variants[i].rig.draft_rows > 0) play_variant(&variants[i], backends[b], NULL);
+    play_variant(&tier, backends[b], NULL);
+    assistant = NULL;
+  }
+  rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
+  for (uint32_t i = 0; i < 3; i++) free(path[i]);
+}
+
 /* What one device gave must come from shards, in one part or in several: call by call and by copies, and with graphs
  * that exchange. */
 static void run_shards(uint64_t seed) {
@@ -550,16 +598,6 @@ static void run_shards(uint64_t seed) {
   n_shards = 0;
   free(path[0]);
   free(path[1]);
-}
-
-static bool has_way(const char *backend, const char *isa) {
-  weft_device_config config = {.backend = backend, .n_threads = 1, .isa = isa};
-  weft_device *device;
-  weft_error error = {{0}};
-  bool opens = weft_device_open(&config, &device, &error) == WEFT_OK;
-  if (opens) weft_device_close(device);
-  if (!opens) (void)printf("left out: %s\n", error.text);
-  return opens;
 }
 
 static void run_seed(uint64_t seed) {
@@ -592,6 +630,7 @@ static void run_seed(uint64_t seed) {
       }
       if (w == 0 && i == 0) run_splits(&c, "cpu", seed, n_all);
       if (w == 0 && i == 0) run_shards(seed);
+      if (w == 0 && i == 0) run_assistants(seed);
       free(path[0]);
       free(path[1]);
     }
@@ -613,6 +652,8 @@ int main(int argc, char **argv) {
   for (uint64_t seed = first; seed < first + n; seed++) run_seed(seed);
   rig_need(n_from_file > 0 && n_file_lost > 0, "the file", "nothing came back, or nothing was lost");
   rig_need(n_preempted > 0, "the tight pools", "nobody was preempted");
+  (void)printf("%llu drafts of a drafter that reads keys, %llu right\n", (unsigned long long)n_assisted,
+               (unsigned long long)n_assisted_right);
   (void)printf("%llu pages came from files, %llu were lost there\n", (unsigned long long)n_from_file,
                (unsigned long long)n_file_lost);
   return 0;

@@ -29,6 +29,7 @@ typedef struct rig_options {
   const weft_kv_file_io *disk; /* of the file; NULL: the system's */
   uint64_t logits_bytes_max;
   uint32_t draft_rows;         /* of a step, with a drafter; */
+  const char *assistant;       /* a file that drafts for the last model from its keys (model/assistant.h); NULL: none */
   const weft_drafter *drafter; /* NULL: none */
   bool drafts_paid;            /* drafts only where they are expected to gain */
   bool overlap, no_cache;
@@ -46,6 +47,8 @@ typedef struct rig {
   weft_split split[RIG_MODELS_MAX];
   weft_gguf *gguf[RIG_MODELS_MAX];
   weft_model *model[RIG_MODELS_MAX];
+  weft_gguf *assistant_gguf;
+  weft_model *assistant; /* of the last model; NULL: none */
   const weft_model_info *info[RIG_MODELS_MAX];
   weft_kv_layout layout[RIG_MODELS_MAX];
   weft_kv_store *store;
@@ -125,6 +128,16 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   rig_forget_keys(r);
 }
 
+static inline void rig_open_assistant(rig *r, const rig_options *o) {
+  weft_error error = {{0}};
+  uint32_t last = o->n_models - 1;
+  const weft_model_limits limits = {.rows_max = o->running, .segments_max = o->running, .target = r->model[last]};
+  if (o->assistant == NULL) return;
+  rig_need(weft_gguf_open(o->assistant, &r->assistant_gguf, &error) == WEFT_OK, "gguf", error.text);
+  weft_status status = weft_model_open(r->assistant_gguf, &r->split[last], &limits, NULL, NULL, &r->assistant, &error);
+  rig_need(status == WEFT_OK, "drafter", error.text);
+}
+
 /* From here on the cards are as full as the options say. */
 static inline void rig_fill_cards(const rig *r, const rig_options *o) {
   for (uint32_t p = 0; p < r->split[0].n_devices && strncmp(o->backend, "fake", 4) == 0; p++) {
@@ -145,6 +158,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
   memset(r, 0, sizeof *r);
   r->n_models = o->n_models;
   rig_open_models(r, o, &limits);
+  rig_open_assistant(r, o);
   rig_fill_cards(r, o);
   for (uint32_t i = 0; i < o->n_models; i++) {
     weft_device_runner_config config = {.model = r->model[i],
@@ -153,6 +167,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
                                         .name = r->info[i]->name,
                                         .limits = limits,
                                         .n_slots = o->running,
+                                        .assistant = i + 1 == o->n_models ? r->assistant : NULL,
                                         .draft_rows_max = o->draft_rows,
                                         .n_saves = o->n_saves,
                                         .seq_tokens_max = o->context,
@@ -183,9 +198,11 @@ static inline void rig_close(rig *r) {
   weft_engine_close(r->engine);
   for (uint32_t i = 0; i < r->n_models; i++) {
     r->runner[i]->ops->close(r->runner[i]);
+    if (i + 1 == r->n_models) weft_model_close(r->assistant);
     weft_model_close(r->model[i]);
     weft_gguf_close(r->gguf[i]);
   }
+  weft_gguf_close(r->assistant_gguf);
   weft_kv_store_close(r->store);
   for (uint32_t p = 0; p < r->split[0].n_devices; p++) weft_device_close(r->split[0].device[p]);
 }
