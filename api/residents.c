@@ -519,10 +519,6 @@ resident_view residents_look(weft_residents *rs, uint32_t model) {
   return view;
 }
 
-uint64_t residents_most(const weft_residents *rs) {
-  return rs->most_bytes;
-}
-
 uint64_t residents_held(weft_residents *rs) {
   lock_residents(rs);
   uint64_t n = rs->held_bytes;

@@ -72,7 +72,6 @@ void residents_metrics(const weft_runtime *rt, weft_text *out); /* as Prometheus
 weft_status residents_use(weft_residents *residents, uint32_t model, uint32_t tenant, weft_error *error);
 resident_view residents_look(weft_residents *residents, uint32_t model);
 const char *residents_state_name(resident_state state);
-uint64_t residents_most(const weft_residents *residents);
 uint64_t residents_held(weft_residents *residents);
 
 /* What the operator asked for: of a model, or (RESIDENTS_ALL) sleep of all models of the folder, and waking of all,

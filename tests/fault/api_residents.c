@@ -246,7 +246,7 @@ static void test_stream(void **state) {
   weft_runtime *rt = open_runtime(&options);
   stream s = {.rt = rt, .wanted = &wanted[0]};
   pthread_t thread;
-  uint64_t most = residents_most(rt->residents);
+  uint64_t most = options.models_bytes;
   assert_int_equal(pthread_create(&thread, NULL, run_stream, &s), 0);
   for (uint32_t round = 0; round < 3 || s.n_answers < 3; round++) {
     for (uint32_t i = 1; i < N_FILES; i++) {
