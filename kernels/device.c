@@ -357,13 +357,25 @@ static const char *const op_names[] = {
 };
 enum { N_OPS = sizeof op_names / sizeof op_names[0] };
 
+/* A backend may lack an op. */
+static bool has_op(const weft_kernels *kernels, uint32_t i) {
+  const bool has[N_OPS] = {
+#define X(op) kernels->op != NULL,
+      WEFT_OPS(X)
+#undef X
+  };
+  return has[i];
+}
+
 /* Adds "FAMILY (default): op, op", for the ops of one family that are not listed yet. */
 static size_t list_family(const weft_device *device, const char *family, bool (*listed)[N_OPS], char *out, size_t n) {
   int more = snprintf(out, n, "%s (%s):", family, device->info.isa_forced ? "forced" : "default");
   size_t at = more > 0 ? (size_t)more : 0;
   const char *between = " ";
   for (uint32_t i = 0; i < N_OPS && at < n; i++) {
-    if ((*listed)[i] || strcmp(device->kernels->family(device, op_names[i]), family) != 0) continue;
+    if ((*listed)[i] || !has_op(device->kernels, i) ||
+        strcmp(device->kernels->family(device, op_names[i]), family) != 0)
+      continue;
     (*listed)[i] = true;
     more = snprintf(out + at, n - at, "%s%s", between, op_names[i]);
     at += more > 0 ? (size_t)more : 0;
@@ -377,7 +389,7 @@ void weft_device_paths(const weft_device *device, char *out, size_t n) {
   size_t at = 0;
   if (n > 0) out[0] = 0;
   for (uint32_t i = 0; i < N_OPS && device->kernels->family != NULL; i++) {
-    if (listed[i] || at + 2 >= n) continue;
+    if (listed[i] || at + 2 >= n || !has_op(device->kernels, i)) continue;
     if (at > 0) at += (size_t)snprintf(out + at, n - at, "; ");
     at += list_family(device, device->kernels->family(device, op_names[i]), &listed, out + at, n - at);
     if (at > n) at = n;

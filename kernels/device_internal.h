@@ -177,7 +177,7 @@ bool host_share_is_read_only(weft_device *device);
 /* Counts n_bytes that are about to be taken; false: the bound refuses them. give: they have been freed. */
 bool host_budget_take(weft_device *device, uint64_t n_bytes);
 void host_budget_give(weft_device *device, uint64_t n_bytes);
-/* The members of weft_kernels for functions whose names begin with `own`; both backends take the last two from ref. */
+/* The members of weft_kernels for functions whose names begin with `own`; both backends take some from ref. */
 #define HOST_KERNELS(own)                                                                                           \
   .embed = own##_embed, .norm = own##_norm, .matmul = own##_matmul, .matmul_scratch = own##_matmul_scratch,         \
   .qkv = own##_qkv, .attention = own##_attention, .attention_scratch = own##_attention_scratch, .gate = own##_gate, \
@@ -188,7 +188,9 @@ void host_budget_give(weft_device *device, uint64_t n_bytes);
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
   .numerics = own##_numerics, .family = own##_family, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch,   \
   .classes = own##_classes, .move = ref_move, .delta_rows = own##_delta_rows, .delta_rule = own##_delta_rule,       \
-  .delta_rule_scratch = own##_delta_rule_scratch
+  .delta_rule_scratch = own##_delta_rule_scratch, .assign = ref_assign, .mix = own##_mix, .spread = own##_spread,   \
+  .latent_rows = own##_latent_rows, .latent_press = own##_latent_press, .latent_choose = own##_latent_choose,       \
+  .latent_choose_scratch = ref_latent_choose_scratch, .latent_attend = own##_latent_attend, .has_limits = true
 /* Sets the bound, and fills in what holds for host memory, total and free bytes, and the processor's name. */
 void host_describe(weft_device *device, const weft_device_config *config);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of

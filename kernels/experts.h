@@ -7,7 +7,8 @@
  *   g / (1 + e^(-a g)) * (u + 1)    a = WEFT_GATE_SLOPE
  *
  * A number that is none stays none. Only the ops gate and experts (without a shared MLP) have it. The fourth, the
- * factor 1 / (1 + e^-g), is of the op gate alone. */
+ * factor 1 / (1 + e^-g), is of the op gate alone. With a limit (of SiLU, where the backend has_limits) g is held to at
+ * most the limit and u to [-limit, limit] before. */
 #ifndef WEFT_KERNELS_EXPERTS_H
 #define WEFT_KERNELS_EXPERTS_H
 
@@ -84,7 +85,24 @@ typedef struct weft_experts_args {
   uint64_t scratch_bytes;
   uint32_t *n_touched; /* optional host counter: distinct experts that were multiplied are added (cpu, ref) */
   const float *gate_bias, *up_bias, *down_bias; /* optional [n_mats, n_ff], the same, [n_mats, n_in]; of all or none */
+  float limit;                                  /* 0: none; without a shared MLP */
 } weft_experts_args;
+
+/* ---- assign: the experts of a row by scores of their own, s = sqrt(softplus(logit)), softplus(x) = log(1 + e^x) --- *
+ * The k experts of largest s + bias (ties: lower index first; NaN counts as -infinity), largest first; or those that
+ * the table has for the row's token, in its order: a token or an expert that does not exist is INVALID.
+ * weights[j] = factor * s[ids[j]] / (sum of the k + 1e-20). */
+typedef struct weft_assign_args {
+  const float *logits;   /* [n_rows, n_experts] */
+  const float *bias;     /* [n_experts]; not with a table */
+  const int32_t *table;  /* [n_tokens, k], or NULL */
+  const int32_t *tokens; /* [n_rows]; with a table */
+  int32_t *ids;          /* [n_rows, k] */
+  float *weights;        /* [n_rows, k] */
+  uint32_t n_rows, n_experts, k, n_tokens;
+  uint64_t logits_stride;
+  float factor;
+} weft_assign_args;
 
 #ifdef __cplusplus
 }

@@ -195,15 +195,25 @@ static weft_status check_attention(weft_device *device, const weft_attention_arg
   return check_scratch("attention", weft_attention_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
+static weft_status check_has(const weft_device *device, const char *op, bool has) {
+  if (has) return WEFT_OK;
+  weft_log(WEFT_LOG_ERROR, "op %s: the %s backend does not have it", op, device->info.backend);
+  return WEFT_E_UNSUPPORTED;
+}
+
+static weft_status check_limit(const weft_device *device, const char *op, float limit, weft_activation activation) {
+  REQUIRE(op, limit == 0.0f || (limit > 0.0f && activation == WEFT_SILU), "a limit is of SiLU and above 0");
+  return check_has(device, op, limit == 0.0f || device->kernels->has_limits);
+}
+
 static weft_status check_gate(weft_device *device, const weft_gate_args *args) {
-  (void)device;
   REQUIRE("gate", args->g != NULL && args->u != NULL && args->y != NULL, "g, u or y is NULL");
   REQUIRE("gate", is_activation(args->activation) || args->activation == WEFT_SIGMOID, "activation");
   REQUIRE("gate", !args->one_g || args->activation == WEFT_SIGMOID, "one number gates a row by its sigmoid alone");
   REQUIRE("gate", rows_fit(args->n_rows, args->g_stride, args->one_g ? 1 : args->n_cols), "g_stride");
   REQUIRE("gate", rows_fit(args->n_rows, args->u_stride, args->n_cols), "u_stride");
   REQUIRE("gate", rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
-  return WEFT_OK;
+  return check_limit(device, "gate", args->limit, args->activation);
 }
 
 static weft_status check_router(weft_device *device, const weft_route_args *args) {
@@ -254,6 +264,7 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
     status = check_expert_stack(device, args, args->gate, n_ff);
     if (status == WEFT_OK) status = check_expert_stack(device, args, args->up, n_ff);
   }
+  if (status == WEFT_OK) status = check_limit(device, "experts", args->limit, args->activation);
   if (status != WEFT_OK) return status;
   REQUIRE("experts", args->x != NULL && args->y != NULL, "x or y is NULL");
   REQUIRE("experts", args->ids != NULL && args->weights != NULL, "ids or weights is NULL");
@@ -265,6 +276,7 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
   REQUIRE("experts", is_activation(args->activation), "activation");
   REQUIRE("experts", is_factor(args->activation) || args->shared.gate == NULL,
           "a shared MLP beside experts with a clamped gate");
+  REQUIRE("experts", args->limit == 0.0f || args->shared.gate == NULL, "a shared MLP takes no limit");
   REQUIRE("experts", (args->gate_bias == NULL) == (args->down_bias == NULL), "gate_bias without down_bias");
   REQUIRE("experts", (args->up_bias == NULL) == (args->down_bias == NULL), "up_bias without down_bias");
   REQUIRE("experts", rows_fit(args->n_rows, args->x_stride, args->down->n_out), "x_stride");
@@ -444,6 +456,161 @@ static weft_status check_delta_rule(weft_device *device, const weft_delta_rule_a
   REQUIRE(op, rows_fit(args->n_rows, args->z_stride, values), "z_stride");
   REQUIRE(op, rows_fit(args->n_rows, args->out_stride, values), "out_stride");
   return check_scratch(op, weft_delta_rule_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+/* ---- streams, latent rows ---- */
+
+static weft_status check_assign(weft_device *device, const weft_assign_args *args) {
+  const char *op = "assign";
+  weft_status status = check_has(device, op, device->kernels->assign != NULL);
+  if (status != WEFT_OK) return status;
+  REQUIRE(op, args->logits != NULL && args->ids != NULL && args->weights != NULL, "logits, ids or weights is NULL");
+  REQUIRE(op, args->table == NULL ? args->bias != NULL : args->tokens != NULL, "there is no bias, or no token");
+  REQUIRE(op, args->k > 0 && args->k <= args->n_experts && args->n_experts <= 65536, "k or n_experts");
+  REQUIRE(op, isfinite(args->factor), "factor is not finite");
+  REQUIRE(op, rows_fit(args->n_rows, args->logits_stride, args->n_experts), "logits_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_mix(weft_device *device, const weft_mix_args *args) {
+  const char *op = "mix";
+  weft_status status = check_has(device, op, device->kernels->mix != NULL);
+  if (status != WEFT_OK) return status;
+  uint64_t n = args->n_streams, n_mixes = args->shares == NULL ? n : n * (2 + n);
+  REQUIRE(op, n > 0 && n <= WEFT_STREAMS_MAX && args->n_cols > 0, "n_streams or n_cols");
+  REQUIRE(op, args->x != NULL && args->mixes != NULL && args->y != NULL, "x, mixes or y is NULL");
+  REQUIRE(op, args->base != NULL && args->scale != NULL, "base or scale is NULL");
+  REQUIRE(op, args->shares == NULL || args->n_rounds > 0, "n_rounds is 0");
+  REQUIRE(op, args->eps >= 0.0f && args->floor >= 0.0f, "eps or floor is negative");
+  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, n * args->n_cols), "x_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->mixes_stride, n_mixes), "mixes_stride");
+  REQUIRE(op, args->shares == NULL || rows_fit(args->n_rows, args->shares_stride, n * (1 + n)), "shares_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_spread(weft_device *device, const weft_spread_args *args) {
+  const char *op = "spread";
+  weft_status status = check_has(device, op, device->kernels->spread != NULL);
+  if (status != WEFT_OK) return status;
+  uint64_t n = args->n_streams;
+  REQUIRE(op, n > 0 && n <= WEFT_STREAMS_MAX && args->n_cols > 0, "n_streams or n_cols");
+  REQUIRE(op, args->x != NULL && args->y != NULL && args->shares != NULL, "x, y or shares is NULL");
+  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, n * args->n_cols), "x_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->shares_stride, n * (1 + n)), "shares_stride");
+  return WEFT_OK;
+}
+
+/* planes: 1, or 2 where rows have scores beside their values. */
+static weft_status check_latent_set(const char *op, const weft_latent_view *rows, uint32_t planes) {
+  REQUIRE(op, rows->base != NULL && rows->block_tokens > 0, "there are no pages for rows");
+  REQUIRE(op, rows->width > 0 && rows->width <= (planes == 2 ? 2 : 1) * WEFT_HEAD_DIM_MAX, "the width of rows");
+  REQUIRE(op, weft_kv_row_fits(rows->type, rows->width), "rows are of type F32, BF16, or Q8_0 with multiples of 32");
+  REQUIRE(op, planes == 1 || rows->type == WEFT_TYPE_F32, "pending rows are of type F32");
+  REQUIRE(op, rows->positions > 0 && rows->positions <= WEFT_LATENT_RATIO_MAX, "positions");
+  REQUIRE(op, rows->block_tokens % rows->positions == 0, "a block has no whole rows");
+  uint64_t plane = rows->block_tokens / rows->positions * weft_kv_row_bytes(rows->type, rows->width);
+  uint64_t align = weft_kv_row_align(rows->type), last = planes == 2 ? rows->scores_offset : rows->offset;
+  REQUIRE(op, rows->page_bytes % align == 0 && rows->offset % align == 0 && last % align == 0, "rows are not aligned");
+  REQUIRE(op, plane <= rows->page_bytes && rows->offset <= rows->page_bytes - plane && last <= rows->page_bytes - plane,
+          "rows leave their page");
+  return WEFT_OK;
+}
+
+/* sets: a bit for each set whose table is read. */
+static weft_status check_latent_segments(const char *op, const weft_latent_segment *segment, uint32_t n_segments,
+                                         uint32_t n_rows, uint32_t sets) {
+  uint64_t end = 0;
+  REQUIRE(op, segment != NULL && n_segments > 0, "there are no segments");
+  for (uint32_t s = 0; s < n_segments; s++) {
+    REQUIRE(op, segment[s].first_row == end && segment[s].n_rows > 0, "segments do not follow one another");
+    end += segment[s].n_rows;
+    REQUIRE(op, (uint64_t)segment[s].kv_len + segment[s].n_rows < (1u << 31), "kv_len");
+    for (uint32_t i = 0; i < WEFT_LATENT_SETS; i++)
+      REQUIRE(op, (sets >> i & 1) == 0 || segment[s].table[i] != NULL, "a segment has no table");
+  }
+  REQUIRE(op, end == n_rows, "segments do not cover the rows");
+  return WEFT_OK;
+}
+
+static weft_status check_turn(const char *op, const weft_latent_turn *turn, uint32_t width) {
+  REQUIRE(op, turn->n_rotated % 2 == 0 && turn->n_rotated <= width, "n_rotated");
+  REQUIRE(op, turn->n_rotated == 0 || turn->inv_freq != NULL, "inv_freq is NULL");
+  return WEFT_OK;
+}
+
+static weft_status check_latent_rows(weft_device *device, const weft_latent_rows_args *args) {
+  const char *op = "latent_rows";
+  weft_status status = check_has(device, op, device->kernels->latent_rows != NULL);
+  if (status == WEFT_OK) status = check_latent_set(op, &args->near, 1);
+  if (status == WEFT_OK) status = check_turn(op, &args->turn, args->near.width);
+  if (status == WEFT_OK && args->index_q != NULL) status = check_turn(op, &args->turn, args->index_dim);
+  if (status == WEFT_OK)
+    status = check_latent_segments(op, args->segment, args->n_segments, args->n_rows, 1u << WEFT_LATENT_NEAR);
+  if (status != WEFT_OK) return status;
+  uint64_t n_index = (uint64_t)args->n_index_heads * args->index_dim;
+  REQUIRE(op, args->near.positions == 1 && args->n_heads > 0, "a near row stands for several positions, or no heads");
+  REQUIRE(op, args->q != NULL && args->kv != NULL && args->kv_norm != NULL, "q, kv or kv_norm is NULL");
+  REQUIRE(op, args->eps >= 0.0f, "eps is negative");
+  REQUIRE(op, rows_fit(args->n_rows, args->q_stride, (uint64_t)args->n_heads * args->near.width), "q_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->kv_stride, args->near.width), "kv_stride");
+  REQUIRE(op, args->index_q == NULL || rows_fit(args->n_rows, args->index_q_stride, n_index), "index_q_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_latent_press(weft_device *device, const weft_latent_press_args *args) {
+  const char *op = "latent_press";
+  uint32_t sets = 1u << args->pending_set | 1u << args->out_set;
+  weft_status status = check_has(device, op, device->kernels->latent_press != NULL);
+  if (status == WEFT_OK) status = check_latent_set(op, &args->pending, 2);
+  if (status == WEFT_OK) status = check_latent_set(op, &args->out, 1);
+  if (status == WEFT_OK) status = check_turn(op, &args->turn, args->out.width);
+  if (status == WEFT_OK) status = check_latent_segments(op, args->segment, args->n_segments, args->n_rows, sets);
+  if (status != WEFT_OK) return status;
+  REQUIRE(op, args->pending.width == (args->overlaps ? 2 : 1) * args->out.width, "the widths of rows");
+  REQUIRE(op, args->pending.positions == 1 && args->out.positions > 1, "positions");
+  REQUIRE(op, args->x != NULL && args->scores != NULL, "x or scores is NULL");
+  REQUIRE(op, args->ape != NULL && args->norm != NULL && args->eps >= 0.0f, "ape, norm or eps");
+  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, args->pending.width), "x_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->scores_stride, args->pending.width), "scores_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_latent_choose(weft_device *device, const weft_latent_choose_args *args) {
+  const char *op = "latent_choose";
+  weft_status status = check_has(device, op, device->kernels->latent_choose != NULL);
+  if (status == WEFT_OK) status = check_latent_set(op, &args->index, 1);
+  if (status == WEFT_OK)
+    status = check_latent_segments(op, args->segment, args->n_segments, args->n_rows, 1u << WEFT_LATENT_INDEX);
+  if (status != WEFT_OK) return status;
+  REQUIRE(op, args->q != NULL && args->weights != NULL && args->ids != NULL, "q, weights or ids is NULL");
+  REQUIRE(op, args->n_heads > 0 && args->k > 0 && args->k <= 65536, "n_heads or k");
+  REQUIRE(op, rows_fit(args->n_rows, args->q_stride, (uint64_t)args->n_heads * args->index.width), "q_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->weights_stride, args->n_heads), "weights_stride");
+  return check_scratch(op, weft_latent_choose_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+static weft_status check_latent_attend(weft_device *device, const weft_latent_attend_args *args) {
+  const char *op = "latent_attend";
+  bool has_far = args->far.base != NULL;
+  uint32_t sets = 1u << WEFT_LATENT_NEAR | (has_far ? 1u << WEFT_LATENT_FAR : 0);
+  weft_status status = check_has(device, op, device->kernels->latent_attend != NULL);
+  if (status == WEFT_OK) status = check_latent_set(op, &args->near, 1);
+  if (status == WEFT_OK && has_far) status = check_latent_set(op, &args->far, 1);
+  if (status == WEFT_OK) status = check_turn(op, &args->turn, args->near.width);
+  if (status == WEFT_OK) status = check_latent_segments(op, args->segment, args->n_segments, args->n_rows, sets);
+  if (status != WEFT_OK) return status;
+  uint64_t n_cols = (uint64_t)args->n_heads * args->near.width;
+  REQUIRE(op, args->near.positions == 1 && args->window > 0, "a near row stands for several positions, or no window");
+  REQUIRE(op, !has_far || (args->far.width == args->near.width && args->far.positions > 1), "far rows");
+  REQUIRE(op, args->ids == NULL || (has_far && args->k > 0), "ids without far rows");
+  REQUIRE(op, args->q != NULL && args->sinks != NULL && args->out != NULL, "q, sinks or out is NULL");
+  REQUIRE(op, args->n_heads > 0 && isfinite(args->scale), "n_heads or scale");
+  REQUIRE(op, (uint64_t)args->n_rows * args->n_heads <= UINT32_MAX, "more than 2^32 pairs of a row and a head");
+  REQUIRE(op, rows_fit(args->n_rows, args->q_stride, n_cols), "q_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->out_stride, n_cols), "out_stride");
+  return WEFT_OK;
 }
 
 /* ---- dispatch ---- */

@@ -32,7 +32,9 @@
 #include "kernels/device.h"
 #include "kernels/experts.h"
 #include "kernels/kv_row.h"
+#include "kernels/latent.h"
 #include "kernels/sample.h"
+#include "kernels/streams.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -153,7 +155,8 @@ typedef struct weft_gate_args {
   uint32_t n_rows, n_cols;
   uint64_t g_stride, u_stride, y_stride;
   weft_activation activation;
-  bool one_g; /* g has one number for each row */
+  bool one_g;  /* g has one number for each row */
+  float limit; /* 0: none (kernels/experts.h) */
 } weft_gate_args;
 
 /* ---- route: softmax over all experts, the k largest (ties: lower index first; NaN counts as -infinity), renormalised
@@ -173,7 +176,7 @@ typedef struct weft_route_args {
   const float *router_bias; /* optional [n_experts], only with a router */
 } weft_route_args;
 
-/* ---- experts: kernels/experts.h ------------------------------------------------------------------------------- */
+/* ---- experts, assign: kernels/experts.h ----------------------------------------------------------------------- */
 
 /* ---- head_stats: the head of rows that need no logits (plain rows, canvases) ------------------------------- *
  * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row; all
@@ -235,16 +238,20 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: delta.h. */
-#define WEFT_OPS(X) \
-  X(embed)          \
-  X(norm)           \
-  X(matmul)         \
-  X(qkv)            \
-  X(attention)      \
-  X(gate)           \
-  X(route)          \
-  X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule)
+/* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: kernels/delta.h.
+ * latent_*: kernels/latent.h. mix, spread: kernels/streams.h. */
+#define WEFT_OPS(X)                                                                                                  \
+  X(embed)                                                                                                           \
+  X(norm)                                                                                                            \
+  X(matmul)                                                                                                          \
+  X(qkv)                                                                                                             \
+  X(attention)                                                                                                       \
+  X(gate)                                                                                                            \
+  X(route)                                                                                                           \
+  X(experts)                                                                                                         \
+  X(head_stats)                                                                                                      \
+  X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) X(assign) X(mix) X(spread) \
+      X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;
@@ -263,6 +270,7 @@ typedef struct weft_kernels {
   const char *(*family)(const weft_device *device, const char *op); /* of the kernels that run the op */
   /* Products with weights of one name, as "q8x32-i32", give a row the same bits; "-free": but for no_deterministic. */
   const char *(*numerics)(const weft_device *device, weft_type weight_type);
+  bool has_limits; /* gate and experts take a limit */
 } weft_kernels;
 
 /* What callers use: checks the arguments, in the same way for all backends, then calls the device's backend. */

@@ -53,6 +53,14 @@ weft_status cpu_delta_rows(weft_device *device, const weft_delta_rows_args *args
 weft_status cpu_delta_rule(weft_device *device, const weft_delta_rule_args *args);
 uint64_t cpu_delta_rule_scratch(weft_device *device, const weft_delta_rule_args *args);
 
+/* ---- ref's rows on the pool: latent.c ---- */
+weft_status cpu_mix(weft_device *device, const weft_mix_args *args);
+weft_status cpu_spread(weft_device *device, const weft_spread_args *args);
+weft_status cpu_latent_rows(weft_device *device, const weft_latent_rows_args *args);
+weft_status cpu_latent_press(weft_device *device, const weft_latent_press_args *args);
+weft_status cpu_latent_choose(weft_device *device, const weft_latent_choose_args *args);
+weft_status cpu_latent_attend(weft_device *device, const weft_latent_attend_args *args);
+
 /* ---- products: matmul*.c, experts*.c, head*.c ---- */
 weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args);
 uint64_t cpu_matmul_scratch(weft_device *device, const weft_matmul_args *args);

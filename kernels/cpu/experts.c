@@ -257,7 +257,11 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
       add_bias(u, FF_WIDTH, n_rows, run->args->up_bias + at, n);
     }
     for (uint32_t r = 0; r < n_rows; r++) {
-      run->rows->gate(run->args->activation, g + r * FF_WIDTH, u + r * FF_WIDTH, g + r * FF_WIDTH, n);
+      float *gated = g + r * FF_WIDTH, *by = u + r * FF_WIDTH;
+      if (run->args->limit > 0.0f)
+        cpu_gate_limited(run->args->limit, gated, by, gated, n);
+      else
+        run->rows->gate(run->args->activation, gated, by, gated, n);
     }
     store_h(run, g, begin, n, slot, n_rows);
   }

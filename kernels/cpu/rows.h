@@ -31,6 +31,9 @@ typedef struct cpu_rows {
   void (*to_q8)(const float *x, uint8_t *y, uint32_t n);
 } cpu_rows;
 
+/* y = silu(g) * u, with g held to at most the limit and u to [-limit, limit]; y may equal g or u. */
+void cpu_gate_limited(float limit, const float *g, const float *u, float *y, uint32_t n);
+
 extern const cpu_rows cpu_rows_portable;
 extern const cpu_rows cpu_rows_avx2;
 extern const cpu_rows cpu_rows_avx512;

@@ -28,7 +28,7 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
       g += (double)args->gate_bias[(uint64_t)expert * n_ff + f];
       u += (double)args->up_bias[(uint64_t)expert * n_ff + f];
     }
-    h[f] = (float)ref_gated(args->activation, g, u);
+    h[f] = (float)ref_gated(args->activation, (double)args->limit, g, u);
   }
 }
 

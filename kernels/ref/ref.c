@@ -144,11 +144,18 @@ static double apply_activation(weft_activation activation, double x) {
   return 0.5 * x * (1.0 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
 }
 
-double ref_gated(weft_activation activation, double g, double u) {
+static double hold_below(double x, double limit) {
+  return x > limit ? limit : x;
+}
+
+double ref_gated(weft_activation activation, double own_limit, double g, double u) {
+  if (own_limit > 0.0) {
+    g = hold_below(g, own_limit);
+    u = -hold_below(-hold_below(u, own_limit), own_limit);
+  }
   if (activation != WEFT_CLAMPED_SILU) return apply_activation(activation, g) * u;
   const double limit = (double)WEFT_GATE_LIMIT, slope = (double)WEFT_GATE_SLOPE;
-  if (g > limit) g = limit;
-  if (u > limit) u = limit;
-  if (u < -limit) u = -limit;
+  g = hold_below(g, limit);
+  u = -hold_below(-hold_below(u, limit), limit);
   return g / (1.0 + exp(-slope * g)) * (u + 1.0);
 }

@@ -37,8 +37,16 @@ enum { REF_SPAN = 256 }; /* inputs that have one scale */
 float ref_w8a8_span(const weft_weight *weight, uint32_t matrix, uint32_t row, uint32_t first, const float *values,
                     int32_t *codes);
 float ref_w8a8_add(const int32_t *codes, float step, const float *x, uint32_t n, float sum);
-/* act(g) * u, or the clamped gate of both. */
-double ref_gated(weft_activation activation, double g, double u);
+/* act(g) * u, or the clamped gate of both. limit 0: none. */
+double ref_gated(weft_activation activation, double limit, double g, double u);
+/* Ops whose definition other backends share out by rows [first, end), or by rows and heads. */
+void ref_mix_rows(const weft_mix_args *args, uint32_t first, uint32_t end);
+void ref_spread_rows(const weft_spread_args *args, uint32_t first, uint32_t end);
+void ref_latent_rows_range(const weft_latent_rows_args *args, uint32_t first, uint32_t end);
+void ref_latent_press_store(const weft_latent_press_args *args, uint32_t first, uint32_t end);
+void ref_latent_press_blocks(const weft_latent_press_args *args, uint32_t first, uint32_t end);
+void ref_latent_choose_rows(const weft_latent_choose_args *args, uint32_t first, uint32_t end);
+void ref_latent_attend_heads(const weft_latent_attend_args *args, uint32_t first, uint32_t end);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed
  * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, n_in floats. */
 void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,

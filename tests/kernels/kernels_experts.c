@@ -8,10 +8,11 @@ typedef struct experts_case {
   weft_type gate_type, up_type, down_type; /* up_type NONE: gate and up are one stack */
   uint32_t n_experts, k, n_in, n_ff;
   weft_activation activation;
-  unsigned extra; /* SCALES, BIASES: every matrix has one */
+  unsigned extra; /* SCALES, BIASES: every matrix has one; LIMITED: what is gated is held within LIMIT */
 } experts_case;
 
-enum { SCALES = 1, BIASES = 2 };
+enum { SCALES = 1, BIASES = 2, LIMITED = 4 };
+static const float LIMIT = 0.4f;
 
 static const experts_case cases[] = {
     {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256, WEFT_GELU_TANH, 0},
@@ -113,6 +114,7 @@ static buffer run_experts(weft_device *device, const experts_case *c, const weig
   args.k = c->k;
   args.x_stride = args.y_stride = c->n_in;
   args.activation = c->activation;
+  args.limit = (c->extra & LIMITED) != 0 ? LIMIT : 0.0f;
   args.n_touched = n_touched;
   args.gate_bias = w->bias[0];
   args.up_bias = w->bias[1];
@@ -163,7 +165,8 @@ static void row_of_parts(weft_device *device, const experts_case *c, const weigh
     one_product(device, fused ? &w->gate : &w->up, e, fused ? c->n_ff : 0, c->n_ff, x, u);
     one_bias(w->bias[0], e, c->n_ff, g);
     one_bias(w->bias[1], e, c->n_ff, u);
-    weft_gate_args gate = {g, u, g, 1, c->n_ff, c->n_ff, c->n_ff, c->n_ff, c->activation, false};
+    const float limit = (c->extra & LIMITED) != 0 ? LIMIT : 0.0f;
+    weft_gate_args gate = {g, u, g, 1, c->n_ff, c->n_ff, c->n_ff, c->n_ff, c->activation, false, limit};
     assert_int_equal(done(device, weft_gate(device, &gate)), WEFT_OK);
     one_product(device, &w->down, e, 0, c->n_in, g, out);
     bool rounds = strcmp(weft_device_kernels(device)->numerics(device, w->down.shape.type), "s8x256-i32") == 0;
@@ -267,6 +270,33 @@ static void check_rows_and_threads(const fixture *f, const subject *u) {
     for (uint32_t t = 0; t < 2 && d + 1 == f->all.n_cpu; t++) assert_fewer(f->more[t], "threads", u, ROWS, &whole);
     buffer_free(&whole);
   }
+}
+
+/* Where a backend has limits: a limited case is the sum of its parts, and differs from the same case without. */
+static void test_limits(void **state) {
+  const fixture *f = *state;
+  static const experts_case limited = {"limited", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96,
+                                       160,       WEFT_SILU,      LIMITED};
+  experts_case free = limited;
+  free.extra = 0;
+  subject u = {.c = &limited, .w = make_weights(&limited, 1500), .in = make_inputs(&limited, ROWS, 1550)}, plain = u;
+  plain.c = &free;
+  for (uint32_t d = 0; d <= f->all.n; d++) {
+    weft_device *device = d < f->all.n ? f->all.cpu[d] : f->all.ref;
+    const char *name = d < f->all.n ? f->all.name[d] : "ref";
+    if (!weft_device_kernels(device)->has_limits) continue;
+    buffer y = run_rows(device, &u, 0, ROWS, NULL), without = run_rows(device, &plain, 0, ROWS, NULL);
+    assert_true(memcmp(y.data, without.data, y.n_bytes) != 0);
+    for (uint32_t r = 0; r < ROWS && d < f->all.n; r += 3) {
+      float want[WIDTH_MAX];
+      row_of_parts(device, &limited, &u.w, u.in.x + r * 96, u.in.ids + r * 2, u.in.rank_weights + r * 2, want);
+      assert_same("limited", name, "the sum of its parts", (float *)y.data + (size_t)r * 96, want, 96 * sizeof *want);
+    }
+    buffer_free(&y);
+    buffer_free(&without);
+  }
+  free_inputs(&u.in);
+  free_weights(&u.w);
 }
 
 static void test_rows_and_threads(void **state) {
@@ -453,9 +483,9 @@ static void test_bad_ids(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parts),      cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_one_expert),
-      cmocka_unit_test(test_many_items), cmocka_unit_test(test_against_ref),      cmocka_unit_test(test_rounded),
-      cmocka_unit_test(test_bad_ids),
+      cmocka_unit_test(test_parts),      cmocka_unit_test(test_limits),     cmocka_unit_test(test_rows_and_threads),
+      cmocka_unit_test(test_one_expert), cmocka_unit_test(test_many_items), cmocka_unit_test(test_against_ref),
+      cmocka_unit_test(test_rounded),    cmocka_unit_test(test_bad_ids),
   };
   return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }

@@ -624,8 +624,8 @@ static void scaled_products(weft_device *device, const char *name, const scaled_
     }
   }
   products_of_pair(device, w->scaled, x, n_rows, WEFT_SILU, gated);
-  weft_gate_args gate = {scaled[0].data, scaled[1].data, want.data, n_rows,    n_out,
-                         n_out,          n_out,          n_out,     WEFT_SILU, false};
+  weft_gate_args gate = {scaled[0].data, scaled[1].data, want.data, n_rows, n_out, n_out,
+                         n_out,          n_out,          WEFT_SILU, false,  0};
   assert_int_equal(done(device, weft_gate(device, &gate)), WEFT_OK);
   assert_same("scaled", name, "scaled, then gated", gated[0].data, want.data, want.n_bytes);
   for (uint32_t i = 0; i < 2; i++) {

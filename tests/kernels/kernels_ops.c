@@ -194,7 +194,7 @@ static void test_clamped_gate(void **state) {
   float *in = memory_new(16, sizeof *in), *y = memory_new(8, sizeof *y);
   memcpy(in, g, sizeof g);
   memcpy(in + 8, u, sizeof u);
-  weft_gate_args args = {in, in + 8, y, 1, 8, 8, 8, 8, WEFT_CLAMPED_SILU, false};
+  weft_gate_args args = {in, in + 8, y, 1, 8, 8, 8, 8, WEFT_CLAMPED_SILU, false, 0};
   for (uint32_t d = 0; d <= all->n; d++) {
     weft_device *device = d == 0 ? all->ref : all->cpu[d - 1];
     assert_int_equal(done(device, weft_gate(device, &args)), WEFT_OK);
@@ -203,6 +203,32 @@ static void test_clamped_gate(void **state) {
     for (uint32_t i = 0; i < 5; i++) assert_true(fabs((double)y[i] - want[i]) <= 8 * (double)ULP * 56);
     assert_true(isnan(y[5]) && isnan(y[6]));
     assert_true(fabs((double)y[7]) < 1e-30);
+  }
+  memory_free(in);
+  memory_free(y);
+}
+
+/* SiLU with a limit, number by number: g is held below it, u on both sides; what is no number stays none. */
+static void test_limited_gate(void **state) {
+  const devices *all = *state;
+  static const float g[7] = {2, 2.5f, 1e30f, -7.5f, NAN, 1, -100}, u[7] = {1, 9, -9, -1e30f, 1, NAN, 7};
+  float *in = memory_new(14, sizeof *in), *y = memory_new(7, sizeof *y);
+  memcpy(in, g, sizeof g);
+  memcpy(in + 7, u, sizeof u);
+  for (uint32_t d = 0; d <= all->n; d++) {
+    weft_gate_args args = {in, in + 7, y, 1, 7, 7, 7, 7, WEFT_SILU, false, 2.0f};
+    weft_device *device = d == 0 ? all->ref : all->cpu[d - 1];
+    if (!weft_device_kernels(device)->has_limits) {
+      assert_int_equal(weft_gate(device, &args), WEFT_E_UNSUPPORTED);
+      continue;
+    }
+    assert_int_equal(done(device, weft_gate(device, &args)), WEFT_OK);
+    double two = 2.0 / (1.0 + exp(-2.0)), low = -7.5 / (1.0 + exp(7.5));
+    const double want[4] = {two, two * 2, two * -2, low * -2};
+    for (uint32_t i = 0; i < 4; i++) assert_true(fabs((double)y[i] - want[i]) <= 8 * (double)ULP * 4);
+    assert_true(isnan(y[4]) && isnan(y[5]) && fabs((double)y[6]) < 1e-30);
+    args.activation = WEFT_GELU_TANH;
+    assert_int_equal(weft_gate(device, &args), WEFT_E_INVALID);
   }
   memory_free(in);
   memory_free(y);
@@ -699,19 +725,13 @@ static void test_memory(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),
-                                     cmocka_unit_test(test_gate),
-                                     cmocka_unit_test(test_gate_by_one),
-                                     cmocka_unit_test(test_clamped_gate),
-                                     cmocka_unit_test(test_route),
-                                     cmocka_unit_test(test_route_nan),
-                                     cmocka_unit_test(test_qkv),
-                                     cmocka_unit_test(test_embed),
-                                     cmocka_unit_test(test_embed_says_why),
-                                     cmocka_unit_test(test_soft),
-                                     cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_open),
-                                     cmocka_unit_test(test_open_without_memory),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),         cmocka_unit_test(test_gate),
+                                     cmocka_unit_test(test_gate_by_one),  cmocka_unit_test(test_limited_gate),
+                                     cmocka_unit_test(test_clamped_gate), cmocka_unit_test(test_route),
+                                     cmocka_unit_test(test_route_nan),    cmocka_unit_test(test_qkv),
+                                     cmocka_unit_test(test_embed),        cmocka_unit_test(test_embed_says_why),
+                                     cmocka_unit_test(test_soft),         cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_open),         cmocka_unit_test(test_open_without_memory),
                                      cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests_name("kernels/ops", tests, setup_devices, teardown_devices);
 }

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+/* latent_rows, latent_press, latent_choose, latent_attend (kernels/latent.h). Each works on a range of rows, or of rows
+ * and heads, so that a backend with threads can share them out. */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+/* The segment of a row. */
+static const weft_latent_segment *find_segment(const weft_latent_segment *segment, uint32_t n, uint32_t row) {
+  uint32_t low = 0;
+  while (n - low > 1) {
+    uint32_t middle = low + (n - low) / 2;
+    if (segment[middle].first_row <= row)
+      low = middle;
+    else
+      n = middle;
+  }
+  return &segment[low];
+}
+
+static uint32_t find_position(const weft_latent_segment *segment, uint32_t row) {
+  return segment->kv_len + (row - segment->first_row);
+}
+
+/* way 1: by the position; -1: back. */
+static void rotate_end(const weft_latent_turn *turn, float *x, uint32_t n, uint32_t position, float way) {
+  float *pair = x + n - turn->n_rotated;
+  for (uint32_t i = 0; i < turn->n_rotated / 2; i++, pair += 2) {
+    float angle = (float)position * turn->inv_freq[i];
+    double c = (double)cosf(angle), s = (double)(way * sinf(angle)), a = (double)pair[0], b = (double)pair[1];
+    pair[0] = (float)(a * c - b * s);
+    pair[1] = (float)(b * c + a * s);
+  }
+}
+
+/* y = x / sqrt(mean(x^2) + eps) * weight; weight NULL: ones. */
+static void norm_numbers(const double *x, const float *weight, uint32_t n, float eps, float *y) {
+  double squares = 0.0;
+  for (uint32_t i = 0; i < n; i++) squares += x[i] * x[i];
+  double length = sqrt(squares / n + (double)eps);
+  for (uint32_t i = 0; i < n; i++) y[i] = (float)(x[i] / length * (weight == NULL ? 1.0 : (double)weight[i]));
+}
+
+static void norm_floats(const float *x, const float *weight, uint32_t n, float eps, float *y) {
+  double wide[WEFT_HEAD_DIM_MAX];
+  for (uint32_t i = 0; i < n; i++) wide[i] = (double)x[i];
+  norm_numbers(wide, weight, n, eps, y);
+}
+
+/* ---- latent_rows ---- */
+
+static void make_row(const weft_latent_rows_args *args, uint32_t row) {
+  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const uint32_t n = args->near.width, position = find_position(segment, row);
+  float vector[WEFT_HEAD_DIM_MAX], *q = args->q + row * args->q_stride;
+  for (uint32_t h = 0; h < args->n_heads; h++, q += n) {
+    norm_floats(q, NULL, n, args->eps, q);
+    rotate_end(&args->turn, q, n, position, 1.0f);
+  }
+  float *index_q = args->index_q == NULL ? NULL : args->index_q + row * args->index_q_stride;
+  for (uint32_t h = 0; index_q != NULL && h < args->n_index_heads; h++, index_q += args->index_dim)
+    rotate_end(&args->turn, index_q, args->index_dim, position, 1.0f);
+  norm_floats(args->kv + row * args->kv_stride, args->kv_norm, n, args->eps, vector);
+  rotate_end(&args->turn, vector, n, position, 1.0f);
+  weft_kv_row_store(args->near.type, vector, n,
+                    weft_latent_row(&args->near, args->near.offset, segment->table[WEFT_LATENT_NEAR], position));
+}
+
+void ref_latent_rows_range(const weft_latent_rows_args *args, uint32_t first, uint32_t end) {
+  for (uint32_t r = first; r < end; r++) make_row(args, r);
+}
+
+weft_status ref_latent_rows(weft_device *device, const weft_latent_rows_args *args) {
+  (void)device;
+  ref_latent_rows_range(args, 0, args->n_rows);
+  return WEFT_OK;
+}
+
+/* ---- latent_press ---- */
+
+static const float *find_pending(const weft_latent_press_args *args, const weft_latent_segment *segment,
+                                 uint64_t offset, uint32_t position) {
+  const uint32_t *table = segment->table[args->pending_set];
+  return (const float *)(const void *)weft_latent_row(&args->pending, offset, table, position);
+}
+
+static void store_pending(const weft_latent_press_args *args, uint32_t row) {
+  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const uint32_t n = args->pending.width, position = find_position(segment, row);
+  const uint32_t *table = segment->table[args->pending_set];
+  const float *ape = args->ape + (uint64_t)(position % args->out.positions) * n, *x = args->x + row * args->x_stride,
+              *from = args->scores + row * args->scores_stride;
+  float *values = (float *)(void *)weft_latent_row(&args->pending, args->pending.offset, table, position);
+  float *scores = (float *)(void *)weft_latent_row(&args->pending, args->pending.scores_offset, table, position);
+  for (uint32_t i = 0; i < n; i++) {
+    values[i] = x[i];
+    scores[i] = from[i] + ape[i];
+  }
+}
+
+/* A sum of values by the shares of their scores, as far as it has come. */
+typedef struct pressed {
+  double most, total, sum;
+} pressed;
+
+static void press_number(pressed *p, double score, double value) {
+  if (score > p->most) {
+    double shrinks = exp(p->most - score);
+    p->total *= shrinks;
+    p->sum *= shrinks;
+    p->most = score;
+  }
+  double share = exp(score - p->most);
+  p->total += share;
+  p->sum += share * value;
+}
+
+/* The block that ends with the row, if one does. */
+static void press_block(const weft_latent_press_args *args, uint32_t row) {
+  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const uint32_t n = args->out.width, ratio = args->out.positions, position = find_position(segment, row);
+  if ((position + 1) % ratio != 0) return;
+  const uint32_t begin = position + 1 - ratio, first = args->overlaps && begin > 0 ? begin - ratio : begin;
+  pressed p[WEFT_HEAD_DIM_MAX];
+  double y[WEFT_HEAD_DIM_MAX];
+  float out[WEFT_HEAD_DIM_MAX];
+  for (uint32_t d = 0; d < n; d++) p[d] = (pressed){.most = -INFINITY};
+  for (uint32_t at = first; at <= position; at++) {
+    uint32_t skipped = args->overlaps && at >= begin ? n : 0;
+    const float *values = find_pending(args, segment, args->pending.offset, at) + skipped;
+    const float *scores = find_pending(args, segment, args->pending.scores_offset, at) + skipped;
+    for (uint32_t d = 0; d < n; d++) press_number(&p[d], (double)scores[d], (double)values[d]);
+  }
+  for (uint32_t d = 0; d < n; d++) y[d] = p[d].sum / p[d].total;
+  norm_numbers(y, args->norm, n, args->eps, out);
+  rotate_end(&args->turn, out, n, begin, 1.0f);
+  weft_kv_row_store(args->out.type, out, n,
+                    weft_latent_row(&args->out, args->out.offset, segment->table[args->out_set], position));
+}
+
+void ref_latent_press_store(const weft_latent_press_args *args, uint32_t first, uint32_t end) {
+  for (uint32_t r = first; r < end; r++) store_pending(args, r);
+}
+
+void ref_latent_press_blocks(const weft_latent_press_args *args, uint32_t first, uint32_t end) {
+  for (uint32_t r = first; r < end; r++) press_block(args, r);
+}
+
+weft_status ref_latent_press(weft_device *device, const weft_latent_press_args *args) {
+  (void)device;
+  ref_latent_press_store(args, 0, args->n_rows);
+  ref_latent_press_blocks(args, 0, args->n_rows);
+  return WEFT_OK;
+}
+
+/* ---- latent_choose ---- */
+
+/* The rows that are chosen so far, as a heap whose first is the one that goes next: the least score, of equal ones the
+ * last. */
+typedef struct chosen {
+  int32_t *ids;
+  float *scores;
+  uint32_t n;
+} chosen;
+
+static bool goes_before(const chosen *c, uint32_t a, uint32_t b) {
+  if (c->scores[a] != c->scores[b]) return c->scores[a] < c->scores[b];
+  return c->ids[a] > c->ids[b];
+}
+
+static void swap_chosen(chosen *c, uint32_t a, uint32_t b) {
+  int32_t id = c->ids[a];
+  float score = c->scores[a];
+  c->ids[a] = c->ids[b], c->scores[a] = c->scores[b];
+  c->ids[b] = id, c->scores[b] = score;
+}
+
+static void sink_first(chosen *c, uint32_t n) {
+  for (uint32_t at = 0, child; (child = 2 * at + 1) < n; at = child) {
+    if (child + 1 < n && goes_before(c, child + 1, child)) child++;
+    if (!goes_before(c, child, at)) return;
+    swap_chosen(c, at, child);
+  }
+}
+
+static void add_chosen(chosen *c, uint32_t k, int32_t id, float score) {
+  if (c->n == k) {
+    if (!(score > c->scores[0])) return;
+    c->ids[0] = id, c->scores[0] = score;
+    sink_first(c, k);
+    return;
+  }
+  uint32_t at = c->n++;
+  c->ids[at] = id, c->scores[at] = score;
+  for (; at > 0 && goes_before(c, at, (at - 1) / 2); at = (at - 1) / 2) swap_chosen(c, at, (at - 1) / 2);
+}
+
+/* Ascending by id (Shell's sort). */
+static void sort_chosen(chosen *c) {
+  for (uint32_t gap = c->n / 2; gap > 0; gap /= 2) {
+    for (uint32_t i = gap; i < c->n; i++) {
+      int32_t id = c->ids[i];
+      uint32_t at = i;
+      for (; at >= gap && c->ids[at - gap] > id; at -= gap) c->ids[at] = c->ids[at - gap];
+      c->ids[at] = id;
+    }
+  }
+}
+
+static float score_far(const weft_latent_choose_args *args, const float *q, const float *weights, const float *key) {
+  const uint32_t n = args->index.width;
+  double score = 0.0;
+  for (uint32_t h = 0; h < args->n_heads; h++) {
+    double product = ref_dot(q + (uint64_t)h * n, key, n);
+    if (product > 0.0) score += (double)weights[h] * product;
+  }
+  return (float)score;
+}
+
+static void choose_row(const weft_latent_choose_args *args, uint32_t row) {
+  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const weft_latent_view *index = &args->index;
+  const uint32_t n_seen = (find_position(segment, row) + 1) / index->positions, k = args->k;
+  chosen c = {.ids = args->ids + (uint64_t)row * k, .scores = (float *)args->scratch + (uint64_t)row * k};
+  float key[WEFT_HEAD_DIM_MAX];
+  for (uint32_t i = 0; i < n_seen; i++) {
+    if (n_seen <= k) {
+      c.ids[c.n++] = (int32_t)i;
+      continue;
+    }
+    weft_kv_row_load(index->type,
+                     weft_latent_row(index, index->offset, segment->table[WEFT_LATENT_INDEX], i * index->positions),
+                     index->width, key);
+    add_chosen(&c, k, (int32_t)i,
+               score_far(args, args->q + row * args->q_stride, args->weights + row * args->weights_stride, key));
+  }
+  if (n_seen > k) sort_chosen(&c);
+  for (uint32_t i = c.n; i < k; i++) c.ids[i] = -1;
+}
+
+uint64_t ref_latent_choose_scratch(weft_device *device, const weft_latent_choose_args *args) {
+  (void)device;
+  return (uint64_t)args->n_rows * args->k * sizeof(float);
+}
+
+void ref_latent_choose_rows(const weft_latent_choose_args *args, uint32_t first, uint32_t end) {
+  for (uint32_t r = first; r < end; r++) choose_row(args, r);
+}
+
+weft_status ref_latent_choose(weft_device *device, const weft_latent_choose_args *args) {
+  (void)device;
+  ref_latent_choose_rows(args, 0, args->n_rows);
+  return WEFT_OK;
+}
+
+/* ---- latent_attend ---- */
+
+typedef struct attended {
+  const weft_latent_attend_args *args;
+  const float *q;
+  double most, total;
+  double sum[WEFT_HEAD_DIM_MAX];
+} attended;
+
+static void see_row(attended *a, const weft_latent_view *rows, const uint32_t *table, uint32_t position) {
+  const uint32_t n = rows->width;
+  float row[WEFT_HEAD_DIM_MAX];
+  weft_kv_row_load(rows->type, weft_latent_row(rows, rows->offset, table, position), n, row);
+  double score = (double)a->args->scale * ref_dot(a->q, row, n);
+  if (score > a->most) {
+    double shrinks = exp(a->most - score);
+    for (uint32_t i = 0; i < n; i++) a->sum[i] *= shrinks;
+    a->total *= shrinks;
+    a->most = score;
+  }
+  double share = exp(score - a->most);
+  a->total += share;
+  for (uint32_t i = 0; i < n; i++) a->sum[i] += share * (double)row[i];
+}
+
+static void attend_head(const weft_latent_attend_args *args, uint32_t row, uint32_t head) {
+  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const uint32_t n = args->near.width, position = find_position(segment, row);
+  const uint32_t *far_table = segment->table[WEFT_LATENT_FAR];
+  attended a = {.args = args,
+                .q = args->q + row * args->q_stride + (uint64_t)head * n,
+                .most = (double)args->sinks[head],
+                .total = 1.0};
+  for (uint32_t at = position + 1 > args->window ? position + 1 - args->window : 0; at <= position; at++)
+    see_row(&a, &args->near, segment->table[WEFT_LATENT_NEAR], at);
+  uint32_t n_far = args->far.base == NULL ? 0 : (position + 1) / args->far.positions;
+  const int32_t *ids = args->ids == NULL ? NULL : args->ids + (uint64_t)row * args->k;
+  for (uint32_t i = 0; ids == NULL && i < n_far; i++) see_row(&a, &args->far, far_table, i * args->far.positions);
+  for (uint32_t i = 0; ids != NULL && i < args->k && ids[i] >= 0; i++)
+    see_row(&a, &args->far, far_table, (uint32_t)ids[i] * args->far.positions);
+  float *out = args->out + row * args->out_stride + (uint64_t)head * n;
+  for (uint32_t i = 0; i < n; i++) out[i] = (float)(a.sum[i] / a.total);
+  rotate_end(&args->turn, out, n, position, -1.0f);
+}
+
+void ref_latent_attend_heads(const weft_latent_attend_args *args, uint32_t first, uint32_t end) {
+  for (uint32_t i = first; i < end; i++) attend_head(args, i / args->n_heads, i % args->n_heads);
+}
+
+weft_status ref_latent_attend(weft_device *device, const weft_latent_attend_args *args) {
+  (void)device;
+  for (uint32_t r = 0; r < args->n_rows; r++)
+    for (uint32_t h = 0; h < args->n_heads; h++) attend_head(args, r, h);
+  return WEFT_OK;
+}
