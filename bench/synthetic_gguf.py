@@ -5,7 +5,7 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b; gemma4-1b is nobody's
+           qwen3-30b-a3b | qwen3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
@@ -21,7 +21,7 @@ import sys
 # name: GGML id, elements and bytes of a block, and the scales that every block begins with
 TYPES = {"F32": (0, 1, 4, b""), "F16": (1, 1, 2, b""), "BF16": (30, 1, 2, b""), "Q8_0": (8, 32, 34, struct.pack("<e", 3e-4)),
          "Q4_0": (2, 32, 18, struct.pack("<e", 4e-3)), "Q5_0": (6, 32, 22, struct.pack("<e", 2e-3)),
-         "MXFP4": (39, 32, 17, bytes([119])), "Q4_K": (12, 256, 144, struct.pack("<ee", 6e-5, 4.5e-4)), "Q6_K": (14, 256, 210, b"")}
+         "MXFP4": (39, 32, 17, bytes([119])), "Q4_K": (12, 256, 144, struct.pack("<ee", 6e-5, 4.5e-4)), "Q6_K": (14, 256, 210, b""), "I32": (26, 1, 4, b"")}
 FALLBACK = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}  # of rows that are no multiple of 256
 MIXES = {"q4_0": ("Q4_0", "Q4_0", "Q6_K"), "q4_k_m": ("Q4_K", "Q6_K", "Q6_K"), "q8_0": ("Q8_0",) * 3, "bf16": ("BF16",) * 3,
          "mxfp4": ("Q8_0",) * 3}
@@ -50,6 +50,12 @@ def qwen35(layers, hidden, ff, heads, kv, value_heads, experts=0):
                 period=4, key_heads=16, value_heads=value_heads, dim=128, taps=4)
 
 
+def deepseek4():
+    return dict(arch="deepseek4", layers=43, hidden=4096, heads=64, head=512, rotated=64, q_rank=1024, groups=8, out_rank=1024,
+                window=128, ratios=[0, 0] + [4, 128] * 20 + [4, 0], index_heads=64, index=128, index_k=512, streams=4,
+                hashed=3, vocab=129280, context=1048576, experts=256, used=6, expert_ff=2048, eps=1e-6)
+
+
 MODELS = {
     "gemma4-1b": dict(gemma(12, 1024, 1024, 8, 4, 2, 1024, experts=64), vocab=32768, head=128, head_global=256, expert_ff=256),
     "gemma4-e2b": gemma(35, 1536, 6144, 8, 1, 1, 512, period=5, per_layer=256, shared=20, k_eq_v=False),
@@ -65,6 +71,7 @@ MODELS = {
     "llama-2-7b": llama("llama", 32, 4096, 11008, 32, 32, 32000, 4096, 1e4, eps=1e-5),
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
+    "deepseek-v4-flash": deepseek4(),
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
 
@@ -136,6 +143,8 @@ def blocks(kind, n):
             raw = struct.pack(f"<{count}f", *(rng.gauss(0, 0.02) for _ in range(count)))
         elif kind in ("F16", "BF16"):
             raw = b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(count))
+        elif kind == "I32":  # numbers of experts
+            raw = struct.pack(f"<{count}i", *(rng.randrange(256) for _ in range(count)))
         elif kind == "Q6_K":  # its scales come last
             raw = b"".join(rng.randbytes(192) + bytes([1, 255] * 8) + struct.pack("<e", 6e-4) for _ in range(count))
         else:
@@ -218,7 +227,7 @@ def add_vocabulary(w, m):
     w.key("tokenizer.ggml.tokens", tokens)
     w.key_int32s("tokenizer.ggml.token_type", types)
     if kind == "gpt2":
-        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
+        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "deepseek4": "joyai-llm", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
     else:
         w.key("tokenizer.ggml.scores", [float(-i) for i in range(n)])
     if kind != "llama":
@@ -423,6 +432,64 @@ def add_qwen35(w, m, mix):
             put(f"ffn_{name}_exps.weight", m["expert_type"] or kind, n_in, n_out, m["experts"])
 
 
+def add_deepseek4(w, m, mix):
+    k, matrix, rich, embed = m["arch"] + ".", *mix
+    for key, value in (
+            ("attention.head_count_kv", 1), ("attention.key_length", m["head"]), ("attention.value_length", m["head"]),
+            ("attention.q_lora_rank", m["q_rank"]), ("attention.sliding_window", m["window"]),
+            ("attention.compress_ratios", m["ratios"]), ("attention.compress_rope_freq_base", 160000.0),
+            ("attention.output_group_count", m["groups"]), ("attention.output_lora_rank", m["out_rank"]),
+            ("attention.indexer.head_count", m["index_heads"]), ("attention.indexer.key_length", m["index"]),
+            ("attention.indexer.top_k", m["index_k"]), ("rope.dimension_count", m["rotated"]), ("rope.freq_base", 1e4),
+            ("rope.scaling.type", "yarn"), ("rope.scaling.factor", 16.0), ("rope.scaling.original_context_length", 65536),
+            ("rope.scaling.yarn_beta_fast", 32.0), ("rope.scaling.yarn_beta_slow", 1.0),
+            ("hyper_connection.count", m["streams"]), ("hyper_connection.sinkhorn_iterations", 20),
+            ("hyper_connection.epsilon", 1e-6), ("expert_shared_count", 1), ("expert_gating_func", 4),
+            ("expert_weights_norm", True), ("expert_weights_scale", 1.5), ("hash_layer_count", m["hashed"]),
+            ("swiglu_clamp_exp", [10.0] * m["layers"]), ("swiglu_clamp_shexp", [10.0] * m["layers"])):
+        w.key(k + key, value)
+    hidden, n, ff, experts = m["hidden"], m["streams"], m["expert_ff"], m["experts"]
+    w.tensor("token_embd.weight", matrix, hidden, m["vocab"])
+    w.tensor("output_norm.weight", "F32", hidden)
+    w.tensor("output.weight", embed, hidden, m["vocab"])
+    for name, kind, *shape in (("fn", "F16", n * hidden, n), ("base", "F32", n), ("scale", "F32", 1)):
+        w.tensor(f"output_hc_{name}.weight", kind, *shape)
+    for i in range(m["layers"]):
+        put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}.weight", kind, *shape)  # noqa: E731
+        for name in "attn", "ffn":
+            put(f"hc_{name}_fn", "F16", n * hidden, n * (2 + n))
+            put(f"hc_{name}_base", "F32", n * (2 + n))
+            put(f"hc_{name}_scale", "F32", 3)
+            put(f"{name}_norm", "F32", hidden)
+        for name, *shape in (("q_a", hidden, m["q_rank"]), ("q_b", m["q_rank"], m["heads"] * m["head"]),
+                             ("kv", hidden, m["head"]),
+                             ("output_a", m["heads"] // m["groups"] * m["head"], m["groups"] * m["out_rank"]),
+                             ("output_b", m["groups"] * m["out_rank"], hidden)):
+            put("attn_" + name, matrix, *shape)
+        put("attn_q_a_norm", "F32", m["q_rank"])
+        put("attn_kv_a_norm", "F32", m["head"])
+        put("attn_sinks", "F32", m["heads"])
+        ratio = m["ratios"][i]
+        pressed = [("attn", m["head"])] * (ratio > 0) + [("indexer", m["index"])] * (ratio == 4)
+        for name, width in pressed:
+            wide = width * (2 if ratio == 4 else 1)
+            put(name + "_compressor_kv", "F16", hidden, wide)
+            put(name + "_compressor_gate", "F16", hidden, wide)
+            put(name + "_compressor_ape", "F16", wide, ratio)
+            put(name + "_compressor_norm", "F32", width)
+        if ratio == 4:
+            put("indexer.attn_q_b", "F16", m["q_rank"], m["index_heads"] * m["index"])
+            put("indexer.proj", "F16", hidden, m["index_heads"])
+        put("ffn_gate_inp", "F16", hidden, experts)
+        if i < m["hashed"]:
+            put("ffn_gate_tid2eid", "I32", m["used"], m["vocab"])
+        else:
+            w.tensor(f"blk.{i}.exp_probs_b.bias", "F32", experts)
+        for name, kind, *shape in (("gate", matrix, hidden, ff), ("up", matrix, hidden, ff), ("down", rich, ff, hidden)):
+            put(f"ffn_{name}_shexp", kind, *shape)
+            put(f"ffn_{name}_exps", m["expert_type"] or kind, *shape, experts)
+
+
 def main():
     if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in {*MIXES, "none"}:
         raise SystemExit(__doc__)
@@ -432,7 +499,7 @@ def main():
     add_sizes(w, m)
     if sys.argv[2] != "none":
         add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gpt-oss": add_gpt_oss, "qwen35": add_qwen35,
-               "qwen35moe": add_qwen35}.get(m["arch"], add_llama)
+               "qwen35moe": add_qwen35, "deepseek4": add_deepseek4}.get(m["arch"], add_llama)
         add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
     w.write(sys.argv[3], "sparse" in sys.argv[4:])

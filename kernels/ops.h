@@ -240,18 +240,18 @@ typedef struct weft_move_args {
 
 /* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: kernels/delta.h.
  * latent_*: kernels/latent.h. mix, spread: kernels/streams.h. */
-#define WEFT_OPS(X)                                                                                                  \
-  X(embed)                                                                                                           \
-  X(norm)                                                                                                            \
-  X(matmul)                                                                                                          \
-  X(qkv)                                                                                                             \
-  X(attention)                                                                                                       \
-  X(gate)                                                                                                            \
-  X(route)                                                                                                           \
-  X(experts)                                                                                                         \
-  X(head_stats)                                                                                                      \
-  X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) X(assign) X(mix) X(spread) \
-      X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend)
+#define WEFT_OPS_LATENT(X) X(assign) X(mix) X(spread) X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend)
+#define WEFT_OPS(X) \
+  X(embed)          \
+  X(norm)           \
+  X(matmul)         \
+  X(qkv)            \
+  X(attention)      \
+  X(gate)           \
+  X(route)          \
+  X(experts)        \
+  X(head_stats)     \
+  X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) WEFT_OPS_LATENT(X)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;

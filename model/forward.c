@@ -116,6 +116,7 @@ static weft_status make_input(model_step *step) {
   if (first == 0 && status == WEFT_OK) status = probe_layer(step, 0);
   bool arrived_in_part = first > 0 && step->owns_part; /* embedded rows are whole on every shard */
   step->h_form = WEFT_ROWS_F32;
+  if (model->hyper.latent.n_streams > 0) return status; /* the layer mixes the parts of the stream itself */
   step->h_is_part = arrived_in_part;
   layers_norm_args norm = {.x = step->x,
                            .weight = model->layers[first].attn_norm,

@@ -137,6 +137,12 @@ static void text_key(weft_text *out, const gguf_key *key) {
   weft_text_puts(out, "\n");
 }
 
+/* Integers are read where they are a table of experts, and nowhere else. */
+static const char *note_type(const inspect_report *r, uint32_t id, bool computed) {
+  bool is_table = strcmp(weft_type_name_of_id((int32_t)id), "I32") == 0 && r->hyper.latent.n_hashed > 0;
+  return computed || is_table ? "\n" : "  (weft does not compute this type)\n";
+}
+
 static void text_tensors(const inspect_report *r, weft_text *out) {
   char name[INSPECT_TYPE_NAME];
   weft_text_printf(out, "tensors (%" PRIu32 ")\n", weft_gguf_n_tensors(r->gguf));
@@ -150,14 +156,14 @@ static void text_tensors(const inspect_report *r, weft_text *out) {
     weft_text_printf(out, "  %-40s %-5s %-22s ", gguf_show((weft_bytes){tensor->name, strlen(tensor->name)}, shown),
                      inspect_type_name(tensor->type_id, name), shape);
     put_bytes(out, tensor->n_bytes);
-    weft_text_puts(out, tensor->type == WEFT_TYPE_NONE ? "  (weft does not compute this type)\n" : "\n");
+    weft_text_puts(out, note_type(r, tensor->type_id, tensor->type != WEFT_TYPE_NONE));
   }
   weft_text_puts(out, "types\n");
   for (uint32_t t = 0; t < r->n_types; t++) {
     const inspect_type *type = &r->types[t];
     weft_text_printf(out, "  %-8s %5" PRIu64 " tensors  ", inspect_type_name(type->id, name), type->n_tensors);
     put_bytes(out, type->n_bytes);
-    weft_text_puts(out, type->computed ? "\n" : "  (weft does not compute this type)\n");
+    weft_text_puts(out, note_type(r, type->id, type->computed));
   }
 }
 

@@ -53,7 +53,7 @@ static void count_types(inspect_report *r) {
 
 static bool are_same_rows(const weft_kv_rows *a, const weft_kv_rows *b) {
   return a->type == b->type && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
-         a->values_are_keys == b->values_are_keys;
+         a->positions == b->positions && a->values_are_keys == b->values_are_keys;
 }
 
 static bool is_of_kind(const inspect_layers *layers, const weft_kv_set *set) {

@@ -169,6 +169,22 @@ weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout
   };
 }
 
+weft_latent_view weft_kv_store_rows(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set,
+                                    uint32_t shard) {
+  const weft_kv_place *place = &layout->place[set];
+  const weft_kv_part *part = &store->part[place->part + shard];
+  return (weft_latent_view){
+      .base = part->base,
+      .type = place->rows.type,
+      .page_bytes = part->page_bytes,
+      .offset = place->offset,
+      .scores_offset = place->offset + (place->rows.values_are_keys ? 0 : place->bytes / 2),
+      .block_tokens = layout->group[place->group].block_tokens,
+      .positions = place->rows.positions,
+      .width = place->rows.head_dim,
+  };
+}
+
 weft_run_view weft_kv_store_run(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set,
                                 uint32_t shard) {
   const weft_kv_place *place = &layout->place[set];

@@ -58,6 +58,10 @@ bool weft_kv_store_holds(const weft_kv_store *store, const weft_kv_layout *layou
  * of the devices that have the layer, 0 where one has. */
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set, uint32_t shard);
 
+/* The rows of one set, which may stand for several positions, as the ops of latent rows read them. */
+weft_latent_view weft_kv_store_rows(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set,
+                                    uint32_t shard);
+
 /* The units of a set's state, in the pages of a run. */
 weft_run_view weft_kv_store_run(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set, uint32_t shard);
 

@@ -21,15 +21,14 @@ weft_matmul_args layers_product_of(const model_part *part, const float *x, uint3
   return args;
 }
 
-/* Every product of a layer with its own weights, but those of experts, goes through here. */
-static weft_status multiply_rows(model_step *step, const weft_matmul_args *args) {
+weft_status layers_multiply(model_step *step, const weft_matmul_args *args) {
   return weft_matmul(step->part->device, args);
 }
 
 weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                           const weft_weight *const *weight, float *const *y) {
   const weft_matmul_args args = layers_product_of(step->part, x, n_rows, n_weights, weight, y);
-  return multiply_rows(step, &args);
+  return layers_multiply(step, &args);
 }
 
 weft_rows_form layers_form(const model_step *step, weft_rows_way way, uint32_t n_rows, uint32_t n_weights,
@@ -142,6 +141,7 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
 
 uint32_t layers_inputs_of(const weft_model *model, const model_part *part, uint32_t l, const weft_weight **weight,
                           float **y) {
+  if (model->hyper.latent.n_streams > 0) return layers_latent_inputs(model, part, l, weight, y);
   const model_layer *layer = &model->layers[l];
   const model_scratch *s = &part->scratch;
   bool delta = model->hyper.delta.layer[l], keys = !delta && model->hyper.keys_of[l] == 0;
@@ -206,7 +206,7 @@ weft_status layers_project(model_step *step, uint32_t l) {
     uint32_t n = n_weights - first < WEFT_MATMUL_MAX ? n_weights - first : WEFT_MATMUL_MAX;
     weft_matmul_args args = layers_product_of(step->part, step->h, step->n_rows, n, weight + first, y + first);
     args.x_form = step->h_form;
-    status = multiply_rows(step, &args);
+    status = layers_multiply(step, &args);
   }
   return status;
 }
@@ -340,7 +340,7 @@ weft_status layers_output(model_step *step, const model_layer *layer, float *y) 
   }
   weft_matmul_args args = layers_product_of(step->part, x, step->n_own, 1, &o, &y);
   args.x_form = step->o_form;
-  return status == WEFT_OK ? multiply_rows(step, &args) : status;
+  return status == WEFT_OK ? layers_multiply(step, &args) : status;
 }
 
 static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
@@ -477,7 +477,7 @@ static weft_status multiply_gated(model_step *step, const layers_mlp_args *args)
   weft_matmul_args gated = layers_product_of(step->part, args->x, args->n_rows, 2, weight, y);
   gated.x_form = args->x_form;
   gated.activation = step->model->hyper.activation;
-  return multiply_rows(step, &gated);
+  return layers_multiply(step, &gated);
 }
 
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
@@ -532,6 +532,7 @@ weft_experts_args layers_experts_of(const weft_model *model, const model_part *p
       .gate_bias = layer->gate_exps_bias,
       .up_bias = layer->up_exps_bias,
       .down_bias = layer->down_exps_bias,
+      .limit = layer->latent.limit,
   };
 }
 
@@ -557,6 +558,7 @@ weft_route_args layers_route_of(const weft_model *model, const model_part *part,
 
 /* Chooses the experts of the rows that the shard owns. */
 static weft_status route_rows(model_step *step, const model_layer *layer, const float *x) {
+  if (step->model->hyper.latent.n_streams > 0) return layers_assign(step, layer, x);
   weft_route_args args = layers_route_of(step->model, step->part, layer, step->n_own);
   uint64_t first = step->own_first;
   args.x = x + first * args.x_stride;

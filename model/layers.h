@@ -50,6 +50,20 @@ void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
 weft_status layers_attention(model_step *step, uint32_t layer);
 /* The same for a layer with the delta rule: what later rows need goes to the pages, the result to step->a. */
 weft_status layers_delta(model_step *step, uint32_t layer);
+/* The same for a layer with latent rows, up to what attention gives a row, in y [n_rows, n_hidden]. All rows go on. */
+weft_status layers_latent(model_step *step, uint32_t layer, float *y);
+/* One part is made of those of the stream, by mixes, and normed: into step->h, with shares for layers_spread; or, where
+ * shares is NULL, into the hidden rows that the step gives out. */
+typedef struct layers_mix_args {
+  const weft_weight *mixes;
+  const float *base, *scale, *norm;
+  float *shares, *out;
+} layers_mix_args;
+weft_status layers_mix(model_step *step, const layers_mix_args *args);
+/* step->x takes what a sublayer made. */
+weft_status layers_spread(model_step *step, const float *y);
+/* From here on only the output rows are computed, in their order; step->a has rows of `cols`. */
+weft_status layers_keep_output_rows(model_step *step, uint64_t cols);
 /* y = the product of the attention's result, of the heads of all shards, with the layer's `o`; of the rows that the
  * shard owns. */
 weft_status layers_output(model_step *step, const model_layer *layer, float *y);

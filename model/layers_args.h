@@ -17,14 +17,20 @@ weft_matmul_args layers_product_of(const model_part *part, const float *x, uint3
 weft_experts_args layers_experts_of(const weft_model *model, const model_part *part, const model_layer *layer);
 weft_route_args layers_route_of(const weft_model *model, const model_part *part, const model_layer *layer,
                                 uint32_t n_rows);
+/* Every product of a layer with its own weights, but those of experts, goes through here. */
+weft_status layers_multiply(model_step *step, const weft_matmul_args *args);
 /* The weights that read a layer's input, at most LAYERS_INPUTS_MAX, and where their products go in scratch. */
-enum { LAYERS_INPUTS_MAX = 6 };
+enum { LAYERS_INPUTS_MAX = 7 };
 uint32_t layers_inputs_of(const weft_model *model, const model_part *part, uint32_t layer, const weft_weight **weight,
                           float **y);
+/* Those of a layer with latent rows. */
+uint32_t layers_latent_inputs(const weft_model *model, const model_part *part, uint32_t layer,
+                              const weft_weight **weight, float **y);
+/* Chooses experts by scores of their own, or by a table of tokens, for all rows of a step. */
+weft_status layers_assign(model_step *step, const model_layer *layer, const float *x);
+weft_latent_choose_args layers_choose_of(const weft_model *model, const model_part *part, uint32_t n_rows);
 /* Computes the products of a layer's input with all of them. */
 weft_status layers_project(model_step *step, uint32_t layer);
-/* From here on only the output rows are computed, in their order; step->a has rows of `cols`. */
-weft_status layers_keep_output_rows(model_step *step, uint64_t cols);
 /* No output is wanted, and no later layer stores what a later row needs. */
 bool layers_end_here(const model_step *step, uint32_t layer);
 /* The delta rule of a layer, but for the memory of its view, its segments and its writes. */

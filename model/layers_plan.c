@@ -40,6 +40,17 @@ static uint64_t matmul_work(const weft_model *model, const model_part *part, con
   return weft_matmul_scratch(part->device, &args);
 }
 
+static uint64_t latent_work(const weft_model *model, const model_part *part, const model_latent_layer *layer) {
+  const weft_latent_choose_args choose = layers_choose_of(model, part, model->limits.rows_max);
+  uint64_t most = weft_latent_choose_scratch(part->device, &choose);
+  const weft_weight *const weight[] = {&layer->q_b,       layers_weight_of(&layer->index_q),
+                                       &layer->out_a[0],  &layer->attn_mixes,
+                                       &layer->ffn_mixes, layers_weight_of(&model->globals.out_mixes)};
+  for (size_t i = 0; i < sizeof weight / sizeof *weight; i++)
+    at_least(&most, matmul_work(model, part, weight[i], NULL, NULL));
+  return most;
+}
+
 static uint64_t route_work(const weft_model *model, const model_part *part, const model_layer *layer) {
   weft_route_args args = layers_route_of(model, part, layer, model->limits.rows_max);
   return weft_route_scratch(part->device, &args);
@@ -77,7 +88,9 @@ static uint64_t work_bytes(const weft_model *model, const model_part *part) {
     at_least(&most, matmul_work(model, part, layers_weight_of(&layer->inp_gate), NULL, NULL));
     at_least(&most, matmul_work(model, part, layers_weight_of(&layer->proj), NULL, NULL));
     at_least(&most, matmul_work(model, part, layers_weight_of(&layer->shared_gate), NULL, NULL));
-    at_least(&most, model->hyper.delta.layer[l] ? delta_work(model, part, l) : attention_work(model, part, l));
+    at_least(&most, model->hyper.delta.layer[l]         ? delta_work(model, part, l)
+                    : model->hyper.latent.n_streams > 0 ? latent_work(model, part, &layer->latent)
+                                                        : attention_work(model, part, l));
     if (!model->hyper.moe[l]) continue;
     at_least(&most, route_work(model, part, layer));
     weft_experts_args args = layers_experts_of(model, part, layer);
@@ -124,6 +137,8 @@ enum {
   ROW_H,
   ROW_T,
   ROW_WORK,
+  ROW_MIXES,
+  ROW_SHARES,
   ROW_PER_LAYER,
   ROW_PER_LAYER_LAST,
   ROW_PER_LAYER_PROJECTED,
@@ -135,6 +150,15 @@ enum {
   ROW_Z,
   ROW_ALPHA,
   ROW_BETA,
+  ROW_LOW_Q,
+  ROW_FAR_VALUES,
+  ROW_FAR_SCORES,
+  ROW_INDEX_VALUES,
+  ROW_INDEX_SCORES,
+  ROW_INDEX_Q,
+  ROW_INDEX_WEIGHTS,
+  ROW_CHOSEN,
+  ROW_OUT_LOW,
   ROW_OWN_K,
   ROW_OWN_V,
   ROW_Y,
@@ -149,20 +173,38 @@ enum {
   ROW_COUNT
 };
 
+/* What attention over latent rows needs. */
+static void plan_latent(scratch_plan *plan, const model_hyper *hyper, uint64_t n) {
+  const model_latent *latent = &hyper->latent;
+  const uint64_t f = sizeof(float), far = latent->n_streams == 0 ? 0 : 2ull * hyper->head_dim[0];
+  (void)scratch_plan_add(plan, "low queries", n, latent->q_rank * f);
+  (void)scratch_plan_add(plan, "values of far rows", n, far * f);
+  (void)scratch_plan_add(plan, "scores of far rows", n, far * f);
+  (void)scratch_plan_add(plan, "values of index rows", n, 2 * latent->index_dim * f);
+  (void)scratch_plan_add(plan, "scores of index rows", n, 2 * latent->index_dim * f);
+  (void)scratch_plan_add(plan, "queries of the index", n, (uint64_t)latent->n_index_heads * latent->index_dim * f);
+  (void)scratch_plan_add(plan, "weights of the index", n, latent->n_index_heads * f);
+  (void)scratch_plan_add(plan, "chosen rows", n, latent->top_k * sizeof(int32_t));
+  (void)scratch_plan_add(plan, "groups of heads", n, (uint64_t)latent->n_groups * latent->out_rank * f);
+}
+
 weft_status layers_plan(const weft_model *model, model_part *part) {
   scratch_plan *plan = &part->plan;
   const model_hyper *hyper = &model->hyper;
   widths w = widest_rows(hyper, part);
   uint64_t n = model->limits.rows_max, f = sizeof(float);
   uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
+  uint64_t n_streams = hyper->latent.n_streams;
   uint64_t per_layer = hyper->n_per_layer * f, arriving = part->first_layer == 0 ? 0 : n;
   for (uint32_t i = 0; i < MODEL_INBOXES; i++) {
     (void)scratch_plan_add(plan, "inbox", arriving, model_row_width(model) * f + hyper->n_layers * per_layer);
   }
   (void)scratch_plan_add(plan, "residual", n, model_row_width(model) * f);
-  (void)scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
+  (void)scratch_plan_add(plan, "normed", n, model_row_width(model) * f); /* takes the place of the stream at the end */
   (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "work of ops", part->scratch.work_bytes = work_bytes(model, part), 1);
+  (void)scratch_plan_add(plan, "mixes", n, n_streams * (2 + n_streams) * f);
+  (void)scratch_plan_add(plan, "shares", n, n_streams * (1 + n_streams) * f);
   (void)scratch_plan_add(plan, "embeddings per layer", n, hyper->n_layers * per_layer);
   (void)scratch_plan_add(plan, "embeddings of the last layer", n, per_layer);
   uint64_t shared = plan->at;
@@ -176,6 +218,7 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   (void)scratch_plan_add(plan, "gates", n, w.z * f);
   (void)scratch_plan_add(plan, "decays", n, hyper->delta.n_v_heads * f);
   (void)scratch_plan_add(plan, "betas", n, hyper->delta.n_v_heads * f);
+  plan_latent(plan, hyper, n);
   (void)scratch_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
   (void)scratch_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
   scratch_plan_rewind(plan, shared);
@@ -214,6 +257,17 @@ void layers_place(model_part *part) {
   s->z = memory_of(part, ROW_Z);
   s->alpha = memory_of(part, ROW_ALPHA);
   s->beta = memory_of(part, ROW_BETA);
+  s->mixes = memory_of(part, ROW_MIXES);
+  s->shares = memory_of(part, ROW_SHARES);
+  s->low_q = memory_of(part, ROW_LOW_Q);
+  s->far_values = memory_of(part, ROW_FAR_VALUES);
+  s->far_scores = memory_of(part, ROW_FAR_SCORES);
+  s->index_values = memory_of(part, ROW_INDEX_VALUES);
+  s->index_scores = memory_of(part, ROW_INDEX_SCORES);
+  s->index_q = memory_of(part, ROW_INDEX_Q);
+  s->index_weights = memory_of(part, ROW_INDEX_WEIGHTS);
+  s->chosen = memory_of(part, ROW_CHOSEN);
+  s->out_low = memory_of(part, ROW_OUT_LOW);
   s->own_k = memory_of(part, ROW_OWN_K);
   s->own_v = memory_of(part, ROW_OWN_V);
   s->y = memory_of(part, ROW_Y);

@@ -78,6 +78,12 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
 }
 
 static weft_status check_heads(const weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  const uint32_t index_dim = model->hyper.latent.index_dim;
+  if (!weft_kv_row_fits(model->info.kv_type, index_dim))
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s: the rows of its index have %" PRIu32
+                     " numbers; keys and values in 8 bits need multiples of %d",
+                     weft_gguf_path(gguf), index_dim, WEFT_KV_Q8_BLOCK);
   for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
     if (weft_kv_row_fits(model->info.kv_type, model->hyper.head_dim[l])) continue;
     return weft_fail(error, WEFT_E_UNSUPPORTED,
@@ -93,10 +99,15 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
   for (uint32_t p = 0; p < model->n_parts; p++) {
     model_part *part = &model->part[p];
     part->owned_max = weft_gguf_n_tensors(gguf) + EXTRA_VECTORS;
+    if (model->hyper.latent.n_streams > 0) part->owned_max += model->hyper.n_layers * MODEL_LATENT_GROUPS_MAX;
     part->owned = weft_alloc(part->owned_max, sizeof *part->owned);
     part->weights = weft_alloc(part->owned_max, sizeof *part->weights);
     part->segments = weft_alloc(model->limits.segments_max, sizeof *part->segments);
     refused = refused || part->owned == NULL || part->weights == NULL || part->segments == NULL;
+    if (model->hyper.latent.n_streams > 0) {
+      part->latent_segments = weft_alloc(model->limits.segments_max, sizeof *part->latent_segments);
+      refused = refused || part->latent_segments == NULL;
+    }
     if (model->hyper.delta.n_v_heads == 0) continue;
     uint64_t n_writes = model->limits.rows_max / MODEL_DELTA_EVERY + (uint64_t)model->limits.segments_max;
     part->delta_segments = weft_alloc(model->limits.segments_max, sizeof *part->delta_segments);
@@ -336,6 +347,7 @@ static void close_part(weft_model *model, uint32_t p) {
   weft_free(part->segments);
   weft_free(part->delta_segments);
   weft_free(part->delta_writes);
+  weft_free(part->latent_segments);
 }
 
 void weft_model_close(weft_model *model) {

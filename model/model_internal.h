@@ -34,6 +34,26 @@ typedef struct model_delta {
 } model_delta;
 enum { MODEL_DELTA_EVERY = 64 /* positions between two borders */ };
 
+/* Layers with latent rows in place of keys and values (kernels/latent.h), and a residual stream of several parts
+ * (kernels/streams.h): all layers of a model, or none. */
+typedef struct model_latent {
+  uint32_t n_streams, n_rounds; /* n_streams 0: the model has no such layers */
+  float floor;
+  uint32_t q_rank, n_groups, out_rank; /* of the products before queries; of the heads' results by groups of heads */
+  uint32_t n_rotated;
+  uint32_t n_index_heads, index_dim, top_k;
+  uint32_t ratio[WEFT_LAYERS_MAX]; /* positions of a far row; 0: there are only near ones */
+  uint32_t n_hashed;               /* the first layers, whose experts a table of tokens chooses */
+  float rope_base_far;             /* of layers with far rows */
+  float expert_factor;
+  float limit[WEFT_LAYERS_MAX], shared_limit[WEFT_LAYERS_MAX]; /* of what experts gate, and the MLP beside them */
+} model_latent;
+enum {
+  MODEL_LATENT_OVERLAPS = 4, /* the ratio whose blocks overlap, and whose far rows are chosen by an index */
+  MODEL_LATENT_GROUPS_MAX = 16,
+  MODEL_LATENT_PENDING_BLOCKS = 2 /* of pending rows that an overlapping block is made of */
+};
+
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
 typedef struct model_hyper {
   char arch[32]; /* as in the file; the prefix of its keys */
@@ -57,10 +77,25 @@ typedef struct model_hyper {
   float rope_base, rope_base_window;
   uint32_t n_rotated; /* elements of a head that rotate, the first ones in the file; 0: all */
   model_delta delta;
+  model_latent latent;
   rope_scaling rope_scaling;
   uint32_t canvas_length;
   weft_entropy_bound entropy_bound;
 } model_hyper;
+
+/* The tensors of a layer of a model with latent rows, but for those that other layers have as well. */
+typedef struct model_latent_layer {
+  weft_weight q_a, q_b, kv;
+  weft_weight far_values, far_scores, index_values, index_scores; /* what far and index rows are made of */
+  weft_weight index_q, index_weights;
+  weft_weight out_a[MODEL_LATENT_GROUPS_MAX];
+  const float *q_a_norm, *kv_norm, *far_ape, *far_norm, *index_ape, *index_norm;
+  weft_weight attn_mixes, ffn_mixes; /* of the stream, before attention and before experts */
+  const float *attn_base, *attn_scale, *ffn_base, *ffn_scale;
+  float limit, shared_limit; /* of what experts gate, and the MLP beside them */
+  const float *choice_bias;  /* [n_experts]; NULL where there is a table */
+  const int32_t *experts_of; /* [n_vocab][n_experts_used] */
+} model_latent_layer;
 
 typedef struct model_layer {
   weft_weight q, k, v, o;                         /* v.data == NULL: values are the raw keys */
@@ -82,6 +117,7 @@ typedef struct model_layer {
   weft_weight shared_gate;                         /* [1, n_hidden]: its sigmoid multiplies the shared MLP's result */
   weft_weight alpha, beta;                         /* with the delta rule, where q makes what is convolved */
   const float *conv, *decay, *decay_bias, *o_norm; /* of the delta rule */
+  model_latent_layer latent;
   const float *row_scale; /* [rows_max] of the encoder pass, then [canvas_rows_max] of the decoder pass */
 } model_layer;
 
@@ -94,6 +130,8 @@ typedef struct model_globals {
   const float *output_norm;
   const float *self_cond_norm;
   weft_weight self_cond_gate, self_cond_up, self_cond_down;
+  weft_weight out_mixes; /* of the stream, after the last layer */
+  const float *out_base, *out_scale;
 } model_globals;
 
 typedef struct model_scratch {
@@ -112,7 +150,13 @@ typedef struct model_scratch {
   float *z;                   /* [rows, heads * head_dim] gates of what attention or the delta rule makes */
   float *alpha, *beta;        /* [rows, value heads of the delta rule] */
   float *shared_gate;         /* [rows] */
-  int32_t *ids;               /* [rows, n_experts_used] */
+  float *mixes, *shares;      /* [rows, mixes of the stream], [rows, shares of its parts] */
+  float *low_q;               /* [rows, q_rank] */
+  float *far_values, *far_scores, *index_values, *index_scores; /* [rows, widths of pending rows] */
+  float *index_q, *index_weights; /* [rows, heads of the index * its width], [rows, its heads] */
+  int32_t *chosen;                /* [rows, top_k] */
+  float *out_low;                 /* [rows, n_groups * out_rank] */
+  int32_t *ids;                   /* [rows, n_experts_used] */
   float *weights;
   void *work; /* scratch that ops ask for */
   uint64_t work_bytes;
@@ -144,9 +188,10 @@ typedef struct model_part {
   scratch_plan plan;
   void *scratch_base;
   model_scratch scratch;
-  weft_attention_segment *segments;   /* [segments_max] */
-  weft_delta_segment *delta_segments; /* [segments_max]; NULL, as delta_writes, where no layer has the delta rule */
-  weft_delta_write *delta_writes;     /* [rows_max / MODEL_DELTA_EVERY + segments_max] */
+  weft_attention_segment *segments;     /* [segments_max] */
+  weft_delta_segment *delta_segments;   /* [segments_max]; NULL, as delta_writes, where no layer has the delta rule */
+  weft_delta_write *delta_writes;       /* [rows_max / MODEL_DELTA_EVERY + segments_max] */
+  weft_latent_segment *latent_segments; /* [segments_max]; NULL where no layer has latent rows */
   step_arrays arrays;
   float *inbox[MODEL_INBOXES]; /* rows from the part before; of the first part empty */
   weft_shards *exchanges;      /* of the part's shards; NULL: there is one. Shard 0 owns it */
@@ -161,7 +206,8 @@ struct weft_model {
   model_hyper hyper;
   model_globals globals;
   model_layer *layers;                 /* [n_layers] */
-  uint16_t first_set[WEFT_LAYERS_MAX]; /* of each layer, in info.kv: its rows; with the delta rule then states */
+  uint16_t first_set[WEFT_LAYERS_MAX]; /* of each layer, in info.kv: its rows; with the delta rule then states, with
+                                        * latent rows then far rows, index rows and what these are made of */
   uint32_t n_parts;
   model_part part[WEFT_DEVICES_MAX]; /* in the order of their layers, which are all layers */
   weft_split split;                  /* as it was given */
@@ -175,7 +221,8 @@ struct weft_model {
 
 /* Floats of a row of the residual stream: what goes from layer to layer, from part to part and between shards. */
 static inline uint64_t model_row_width(const weft_model *model) {
-  return model->hyper.n_hidden;
+  uint32_t n_streams = model->hyper.latent.n_streams;
+  return (uint64_t)model->hyper.n_hidden * (n_streams == 0 ? 1 : n_streams);
 }
 
 /* The part that has a layer. */

@@ -17,6 +17,7 @@ static const model_arch archs[] = {
     {"gpt-oss", gpt_oss_read, gpt_oss_load, layers_embed, llama_layer},
     {"qwen35", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
     {"qwen35moe", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
+    {"deepseek4", deepseek4_read, deepseek4_load, deepseek4_embed, deepseek4_layer},
     {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
     {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
 };
@@ -131,11 +132,44 @@ static uint32_t add_delta_sets(const model_delta *delta, weft_type kv_type, uint
   return 3;
 }
 
+static weft_kv_set latent_set(weft_type type, uint32_t width, uint32_t positions, uint32_t window, uint16_t layer) {
+  return (weft_kv_set){
+      .rows = {.type = type, .n_kv_heads = 1, .head_dim = width, .positions = positions, .values_are_keys = true},
+      .window = window,
+      .layer = layer};
+}
+
+/* Values and scores of each position that a block of far rows is still to be made of, in f32. */
+static weft_kv_set pending_set(uint32_t width, uint32_t window, uint16_t layer) {
+  weft_kv_set set = latent_set(WEFT_TYPE_F32, width, 1, window, layer);
+  set.rows.values_are_keys = false;
+  return set;
+}
+
+/* Near rows of a window, then far rows, index rows, and what both are made of (layers_latent.c reads this order). */
+static uint32_t add_latent_sets(const model_hyper *hyper, weft_type kv_type, uint16_t l, weft_kv_set *set) {
+  const model_latent *latent = &hyper->latent;
+  uint32_t width = hyper->head_dim[l], ratio = latent->ratio[l], n = 0;
+  set[n++] = latent_set(kv_type, width, 1, hyper->window[l], l);
+  if (ratio == 0) return n;
+  bool overlaps = ratio == MODEL_LATENT_OVERLAPS;
+  uint32_t window = overlaps ? MODEL_LATENT_PENDING_BLOCKS * ratio : ratio, wide = overlaps ? 2 : 1;
+  set[n++] = latent_set(kv_type, width, ratio, 0, l);
+  if (overlaps) set[n++] = latent_set(kv_type, latent->index_dim, ratio, 0, l);
+  set[n++] = pending_set(wide * width, window, l);
+  if (overlaps) set[n++] = pending_set(wide * latent->index_dim, window, l);
+  return n;
+}
+
 weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_type) {
   weft_kv_geometry geometry = {.n_layers = hyper->n_layers};
   for (uint32_t l = 0; l < hyper->n_layers; l++) {
     if (hyper->delta.layer[l]) {
       geometry.n_sets += add_delta_sets(&hyper->delta, kv_type, (uint16_t)l, &geometry.set[geometry.n_sets]);
+      continue;
+    }
+    if (hyper->latent.n_streams > 0) {
+      geometry.n_sets += add_latent_sets(hyper, kv_type, (uint16_t)l, &geometry.set[geometry.n_sets]);
       continue;
     }
     geometry.set[geometry.n_sets++] = (weft_kv_set){
@@ -149,7 +183,8 @@ weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_typ
 
 weft_type gguf_kv_type(const weft_gguf *gguf) {
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
-    if (weft_gguf_tensor_at(gguf, i)->type != WEFT_TYPE_F32) return WEFT_TYPE_BF16;
+    weft_type type = weft_gguf_tensor_at(gguf, i)->type;
+    if (type != WEFT_TYPE_F32 && type != WEFT_TYPE_NONE) return WEFT_TYPE_BF16; /* a table of integers has no say */
   }
   return WEFT_TYPE_F32;
 }

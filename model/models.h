@@ -29,7 +29,7 @@ void model_arch_names(char *out, size_t size); /* of the registry, with commas b
 /* Reads general.architecture and the keys. Used by open and by inspect. */
 weft_status model_hyper_read(const weft_gguf *gguf, const model_arch **arch, model_hyper *hyper, weft_error *error);
 weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_type);
-/* F32 when every tensor of the file is F32, else BF16. */
+/* F32 when every tensor of the file that is computed with is F32, else BF16. */
 weft_type gguf_kv_type(const weft_gguf *gguf);
 /* general.name cut to the size, or the file's name without folder and .gguf. */
 void gguf_model_name(const weft_gguf *gguf, char *out, size_t size);
@@ -52,6 +52,10 @@ weft_status gpt_oss_load(weft_model *model, weights_loader *loader);
 weft_status qwen35_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status qwen35_load(weft_model *model, weights_loader *loader);
 weft_status qwen35_layer(model_step *step, uint32_t layer);
+weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
+weft_status deepseek4_load(weft_model *model, weights_loader *loader);
+weft_status deepseek4_embed(model_step *step);
+weft_status deepseek4_layer(model_step *step, uint32_t layer);
 weft_status diffusion_gemma_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status diffusion_gemma_load(weft_model *model, weights_loader *loader);
 weft_status diffusion_gemma_embed(model_step *step);

@@ -110,6 +110,17 @@ weft_status rope_frequencies(weights_loader *loader, uint32_t head_dim, float ba
   return weights_vector(loader, values, head_dim / 2, out);
 }
 
+weft_status rope_frequencies_of(weights_loader *loader, uint32_t n_rotated, float base, const rope_scaling *scaling,
+                                const float **out) {
+  static const rope_scaling plain = {.kind = ROPE_PLAIN, .factor = 1.0f};
+  float values[HYPER_HEAD_DIM_MAX / 2];
+  for (uint32_t i = 0; i < n_rotated / 2; i++) {
+    float frequency = 1.0f / (float)pow((double)base, (double)((float)(2 * i) / (float)n_rotated));
+    values[i] = scale_frequency(scaling == NULL ? &plain : scaling, n_rotated, base, i, frequency);
+  }
+  return weights_vector(loader, values, n_rotated / 2, out);
+}
+
 weft_status rope_load(weights_loader *loader) {
   weft_model *model = loader->model;
   uint32_t head_dim = model->hyper.head_dim[0];

@@ -17,6 +17,9 @@ float rope_score_factor(const rope_scaling *scaling);
  * where 1e29 or more means that the pair does not rotate. */
 weft_status rope_frequencies(weights_loader *loader, uint32_t head_dim, float base, const float *divisor,
                              const float **out);
+/* The n_rotated / 2 frequencies of a rotation with a scaling of its own; scaling NULL: none. */
+weft_status rope_frequencies_of(weights_loader *loader, uint32_t n_rotated, float base, const rope_scaling *scaling,
+                                const float **out);
 /* The frequencies of a model whose layers all have one head size and rotate alike, for each of its parts; with the
  * divisors of rope_freqs.weight, if the file has it. */
 weft_status rope_load(weights_loader *loader);

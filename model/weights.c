@@ -12,6 +12,26 @@
 #include "kernels/share.h"
 #include "model/weights_slice.h"
 
+/* Of latent rows, and the stream of several parts. */
+static uint64_t latent_dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t l) {
+  const model_latent *latent = &hyper->latent;
+  const uint64_t n = latent->n_streams, wide = latent->ratio[l] == MODEL_LATENT_OVERLAPS ? 2 : 1;
+  if (dim == DIM_STREAM) return n * hyper->n_hidden;
+  if (dim == DIM_PARTS) return n;
+  if (dim == DIM_MIXES) return n * (2 + n);
+  if (dim == DIM_MIX_SCALES) return 3;
+  if (dim == DIM_Q_RANK) return latent->q_rank;
+  if (dim == DIM_GROUP_HEADS) return (uint64_t)hyper->n_heads / latent->n_groups * hyper->head_dim[l];
+  if (dim == DIM_GROUPS_RANK) return (uint64_t)latent->n_groups * latent->out_rank;
+  if (dim == DIM_RATIO) return latent->ratio[l];
+  if (dim == DIM_PENDING) return wide * hyper->head_dim[l];
+  if (dim == DIM_PENDING_INDEX) return wide * latent->index_dim;
+  if (dim == DIM_INDEX) return latent->index_dim;
+  if (dim == DIM_INDEX_HEADS) return latent->n_index_heads;
+  if (dim == DIM_INDEX_Q) return (uint64_t)latent->n_index_heads * latent->index_dim;
+  return hyper->n_experts_used; /* DIM_EXPERTS_USED */
+}
+
 /* As the file has it: heads of all shards. */
 static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t layer) {
   const model_hyper *hyper = &model->hyper;
@@ -58,6 +78,21 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
       return hyper->n_target;
     case DIM_TARGET_TWICE:
       return 2 * (uint64_t)hyper->n_target;
+    case DIM_STREAM:
+    case DIM_PARTS:
+    case DIM_MIXES:
+    case DIM_MIX_SCALES:
+    case DIM_Q_RANK:
+    case DIM_GROUP_HEADS:
+    case DIM_GROUPS_RANK:
+    case DIM_RATIO:
+    case DIM_PENDING:
+    case DIM_PENDING_INDEX:
+    case DIM_INDEX:
+    case DIM_INDEX_HEADS:
+    case DIM_INDEX_Q:
+    case DIM_EXPERTS_USED:
+      return latent_dim_value(hyper, dim, l);
     case DIM_PER_LAYER:
       return hyper->n_per_layer;
     case DIM_PER_LAYER_ALL:
@@ -390,6 +425,49 @@ static weft_status place_halves(weights_loader *loader, const weft_gguf_tensor *
   return status;
 }
 
+/* Each part has a name of its own, by which other processes find it. */
+static weft_status place_groups(weights_loader *loader, const weft_gguf_tensor *tensor, unsigned uses,
+                                weft_weight *out) {
+  const uint32_t n = loader->model->hyper.latent.n_groups;
+  const uint8_t *bytes = NULL;
+  char name[160];
+  weft_gguf_tensor part = *tensor;
+  part.name = name;
+  part.ne[1] = tensor->ne[1] / n;
+  part.n_bytes = tensor->n_bytes / n;
+  weft_status status = loader->judging || finds_on_shelf(loader) ? WEFT_OK : fetch_bytes(loader, tensor, &bytes);
+  for (uint32_t g = 0; g < n && status == WEFT_OK; g++) {
+    (void)snprintf(name, sizeof name, "%.140s/%" PRIu32, tensor->name, g);
+    status = place_matrix(loader, &part, bytes == NULL ? NULL : bytes + g * part.n_bytes, uses, &out[g]);
+  }
+  return status;
+}
+
+static weft_status place_expert_ids(weights_loader *loader, const weft_gguf_tensor *tensor, const int32_t **out) {
+  const uint32_t n_experts = loader->model->hyper.n_experts;
+  const uint64_t n = tensor->ne[0] * tensor->ne[1];
+  const uint8_t *bytes;
+  static const int32_t judged;
+  *out = &judged;
+  if (loader->judging) return WEFT_OK;
+  weft_status status = fetch_bytes(loader, tensor, &bytes);
+  if (status != WEFT_OK) return status;
+  int32_t *ids = weft_alloc(n, sizeof *ids);
+  if (ids == NULL) return fail_no_memory(loader, tensor);
+  memcpy(ids, bytes, n * sizeof *ids);
+  for (uint64_t i = 0; i < n && status == WEFT_OK; i++) {
+    if ((uint32_t)ids[i] < n_experts) continue;
+    status = weft_fail(loader->error, WEFT_E_FORMAT,
+                       "%s: tensor '%s' names expert %d of token %" PRIu64 "; there are %" PRIu32,
+                       weft_gguf_path(loader->gguf), tensor->name, ids[i], i / tensor->ne[0], n_experts);
+  }
+  const float *placed = NULL;
+  if (status == WEFT_OK) status = weights_vector(loader, (const float *)(const void *)ids, n, &placed);
+  *out = (const int32_t *)(const void *)placed;
+  weft_free(ids);
+  return status;
+}
+
 static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
                                const weights_slice *slice, uint32_t layer, void *field) {
   const model_hyper *hyper = &loader->model->hyper;
@@ -411,6 +489,8 @@ static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *
     return place_heads(loader, tensor, row, &slice, layer, field);
   if (row->kind == TENSOR_FIRST_HALVES || row->kind == TENSOR_SECOND_HALVES)
     return place_halves(loader, tensor, row, loader->model->hyper.head_dim[layer], field);
+  if (row->kind == TENSOR_GROUPS) return place_groups(loader, tensor, row->uses, field);
+  if (row->kind == TENSOR_EXPERT_IDS) return place_expert_ids(loader, tensor, field);
   if (row->kind == TENSOR_MATRIX) return place_matrix(loader, &slice.matrix, NULL, row->uses, field);
   if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, &slice, 0, field);
   if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, &slice, 0, &((weft_weight *)field)->scale);
@@ -453,6 +533,9 @@ static bool is_read(const weights_loader *loader, tensor_need need, uint32_t lay
   if (layer == UINT32_MAX) return true;
   if (need == NEED_MOE || need == NEED_MOE_NEVER) return hyper->moe[layer];
   if (need == NEED_DELTA || need == NEED_ATTENTION) return hyper->delta.layer[layer] == (need == NEED_DELTA);
+  if (need == NEED_FAR) return hyper->latent.ratio[layer] > 0;
+  if (need == NEED_INDEX) return hyper->latent.ratio[layer] == MODEL_LATENT_OVERLAPS;
+  if (need == NEED_HASHED || need == NEED_CHOICE) return (layer < hyper->latent.n_hashed) == (need == NEED_HASHED);
   return need != NEED_DENSE || !hyper->moe[layer];
 }
 
@@ -467,6 +550,10 @@ static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer
     case NEED_TIED:
     case NEED_DELTA:
     case NEED_ATTENTION:
+    case NEED_FAR:
+    case NEED_INDEX:
+    case NEED_HASHED:
+    case NEED_CHOICE:
       return true;
     case NEED_MOE:
       return hyper->moe[layer];
@@ -508,6 +595,15 @@ static bool is_passed_over(const weights_loader *loader, const tensor_row *row, 
   return row->kind == TENSOR_SCALE && ((const weft_weight *)(const void *)(into + row->field))->data == NULL;
 }
 
+/* A table of experts is of whole numbers, which nothing else is. */
+static weft_status check_type(const weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row) {
+  enum { TYPE_ID_I32 = 26 };
+  if (row->kind != TENSOR_EXPERT_IDS) return weft_gguf_check_type(loader->gguf, tensor, loader->error);
+  if (tensor->type_id == TYPE_ID_I32) return WEFT_OK;
+  return weft_fail(loader->error, WEFT_E_UNSUPPORTED, "%s: tensor '%s' has type %s; a table of experts is of type I32",
+                   weft_gguf_path(loader->gguf), tensor->name, weft_type_name_of_id((int32_t)tensor->type_id));
+}
+
 static weft_status load_row(weights_loader *loader, const tensor_row *row, uint32_t layer, void *into) {
   const model_hyper *hyper = &loader->model->hyper;
   char name[128];
@@ -523,7 +619,7 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
   uint64_t wanted[3];
   for (uint32_t i = 0; i < 3; i++) wanted[i] = dim_value(loader->model, row->dim[i], layer);
   weft_status status = check_shape(loader, tensor, wanted);
-  if (status == WEFT_OK) status = weft_gguf_check_type(loader->gguf, tensor, loader->error);
+  if (status == WEFT_OK) status = check_type(loader, tensor, row);
   uint64_t n_before = loader->n_bytes_held;
   if (status == WEFT_OK && !is_passed_over(loader, row, layer, into))
     status = place_tensor(loader, tensor, row, layer, into);

@@ -40,6 +40,21 @@ typedef enum tensor_dim {
   DIM_DELTA_TAPS,
   DIM_TARGET,       /* n_target */
   DIM_TARGET_TWICE, /* 2 * n_target */
+  /* of latent rows, and the stream of several parts */
+  DIM_STREAM,        /* all parts of the stream */
+  DIM_PARTS,         /* how many there are */
+  DIM_MIXES,         /* what gives, takes and turns them */
+  DIM_MIX_SCALES,    /* one for each of these */
+  DIM_Q_RANK,        /* numbers that queries are made of */
+  DIM_GROUP_HEADS,   /* heads of a group * head_dim */
+  DIM_GROUPS_RANK,   /* groups * what each makes of its heads */
+  DIM_RATIO,         /* positions of a far row of the layer */
+  DIM_PENDING,       /* numbers of a position that far rows are made of */
+  DIM_PENDING_INDEX, /* that index rows are made of */
+  DIM_INDEX,         /* of an index row */
+  DIM_INDEX_HEADS,   /* heads that score index rows */
+  DIM_INDEX_Q,       /* these heads * the numbers of an index row */
+  DIM_EXPERTS_USED,
   DIM_PER_LAYER,    /* n_per_layer */
   DIM_PER_LAYER_ALL /* n_per_layer of all layers */
 } tensor_dim;
@@ -62,7 +77,10 @@ typedef enum tensor_kind {
   /* "X.input_scale": the factor by which activations would be divided before they are rounded to four bits. No backend
    * rounds activations to four bits, and without the rounding the factor cancels; so its shape is judged, and it is not
    * placed. */
-  TENSOR_INPUT_SCALE = 7
+  TENSOR_INPUT_SCALE = 7,
+  /* The rows of a matrix, a part for each group of heads. Field: weft_weight [MODEL_LATENT_GROUPS_MAX]. */
+  TENSOR_GROUPS = 10,
+  TENSOR_EXPERT_IDS = 11 /* type I32, each below the number of experts. Field: const int32_t * on the device */
 } tensor_kind;
 
 typedef enum tensor_need {
@@ -75,6 +93,10 @@ typedef enum tensor_need {
   NEED_VALUES = 7,     /* as NEED_KEYS on layers with a window, else optional */
   NEED_DELTA = 9,      /* required where the layer has the delta rule, else not read */
   NEED_ATTENTION = 10, /* required where it has attention, else not read */
+  NEED_FAR = 11,       /* required where the layer has far rows, else not read */
+  NEED_INDEX = 12,     /* required where it has index rows, else not read */
+  NEED_HASHED = 13,    /* required where a table chooses its experts, else not read */
+  NEED_CHOICE = 14,    /* required where scores choose them, else not read */
   NEED_TIED = 8        /* required where the last device needs its own copy of a tied token embedding, else not read */
 } tensor_need;
 

@@ -58,19 +58,33 @@ weft_status model_keys_u32_at(const model_keys *keys, const char *name, uint64_t
   return check_u32(keys, full, status, value, low, high, out);
 }
 
-weft_status model_keys_f32(const model_keys *keys, const char *name, double low, double high, float *out) {
-  char full[NAME_MAX_BYTES];
-  double value;
-  full_name(keys, name, full);
-  weft_status status = weft_gguf_f64(keys->gguf, full, &value, keys->error);
-  if (status == WEFT_E_NOT_FOUND) return fail_missing(keys, full);
-  if (status != WEFT_OK) return status;
+static weft_status check_f32(const model_keys *keys, const char *full, weft_status found, double value, double low,
+                             double high, float *out) {
+  if (found == WEFT_E_NOT_FOUND) return fail_missing(keys, full);
+  if (found != WEFT_OK) return found;
   if (!(value >= low && value <= high)) {
     return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s' is %g; it must be %g..%g", weft_gguf_path(keys->gguf),
                      full, value, low, high);
   }
   *out = (float)value;
   return WEFT_OK;
+}
+
+weft_status model_keys_f32(const model_keys *keys, const char *name, double low, double high, float *out) {
+  char full[NAME_MAX_BYTES];
+  double value = 0;
+  full_name(keys, name, full);
+  weft_status status = weft_gguf_f64(keys->gguf, full, &value, keys->error);
+  return check_f32(keys, full, status, value, low, high, out);
+}
+
+weft_status model_keys_f32_at(const model_keys *keys, const char *name, uint64_t i, double low, double high,
+                              float *out) {
+  char full[NAME_MAX_BYTES];
+  double value = 0;
+  full_name(keys, name, full);
+  weft_status status = weft_gguf_f64_at(keys->gguf, full, i, &value, keys->error);
+  return check_f32(keys, full, status, value, low, high, out);
 }
 
 weft_status model_keys_f32_or(const model_keys *keys, const char *name, double low, double high, float initial,

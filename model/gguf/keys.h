@@ -25,6 +25,9 @@ weft_status model_keys_u32_at(const model_keys *keys, const char *name, uint64_t
 weft_status model_keys_f32(const model_keys *keys, const char *name, double low, double high, float *out);
 weft_status model_keys_f32_or(const model_keys *keys, const char *name, double low, double high, float initial,
                               float *out);
+/* Element i of an array, or the scalar. */
+weft_status model_keys_f32_at(const model_keys *keys, const char *name, uint64_t i, double low, double high,
+                              float *out);
 /* 0 when absent, 1 for a scalar. */
 uint64_t model_keys_count(const model_keys *keys, const char *name);
 

@@ -30,9 +30,10 @@ typedef struct gguf_edit {
   const char *poison;  /* every element becomes NaN; all tensors whose name contains this; F32 only */
   uint32_t poison_row; /* with poison_one_row: only this row */
   bool poison_one_row;
-  uint32_t fewer_tokens; /* the vocabulary's array of texts loses so many entries */
-  uint32_t fewer_merges; /* the same of its merges */
-  uint64_t cut;          /* bytes taken off the end of the file */
+  const char *bad_integer; /* the first number of the tensor, which is of type I32, becomes 1000 */
+  uint32_t fewer_tokens;   /* the vocabulary's array of texts loses so many entries */
+  uint32_t fewer_merges;   /* the same of its merges */
+  uint64_t cut;            /* bytes taken off the end of the file */
 } gguf_edit;
 
 static char gguf_edit_folder[64];
@@ -92,6 +93,13 @@ static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edi
     for (uint64_t i = 0; i < count; i++) poisoned[first + i] = NAN;
     t.data = changed;
   }
+  if (gguf_edit_is(e->bad_integer, t.name)) {
+    int32_t *integers = changed = malloc((size_t)t.n_bytes);
+    gguf_edit_need(integers != NULL, "memory");
+    memcpy(integers, t.data, (size_t)t.n_bytes);
+    integers[0] = 1000;
+    t.data = changed;
+  }
   if (gguf_edit_is(e->times, t.name)) {
     float *scaled = changed = malloc((size_t)t.n_bytes);
     gguf_edit_need(t.type == WEFT_TYPE_F32 && scaled != NULL, "only F32 tensors can be multiplied");
@@ -105,9 +113,9 @@ static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edi
     gguf_edit_need(changed != NULL && weft_quantise_row((weft_type)e->type, t.data, changed, n) == WEFT_OK,
                    "cannot store the tensor as this type");
     t.data = changed;
-    t.type = (weft_type)e->type;
+    t.type_id = (uint32_t)e->type;
   }
-  int32_t type = gguf_edit_is(e->retype, t.name) ? e->type : (int32_t)t.type;
+  int32_t type = gguf_edit_is(e->retype, t.name) ? e->type : (int32_t)t.type_id;
   gguf_writer_tensor(w, t.name, type, t.n_dims, t.ne, t.data, (size_t)t.n_bytes);
   free(changed);
 }

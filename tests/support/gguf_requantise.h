@@ -57,6 +57,11 @@ static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writ
   for (uint32_t i = 0; i < from->n_tensors; i++) {
     const weft_gguf_tensor *tensor = &from->tensors[i];
     uint64_t n;
+    if (tensor->type == WEFT_TYPE_NONE) { /* a table of integers */
+      gguf_writer_tensor(w, tensor->name, (int32_t)tensor->type_id, tensor->n_dims, tensor->ne, tensor->data,
+                         (size_t)tensor->n_bytes);
+      continue;
+    }
     float *values = requantise_values(tensor, &n);
     weft_type type = requantise_type(tensor, wanted);
     size_t n_bytes = weft_type_row_bytes(type, n);
@@ -79,7 +84,7 @@ static inline uint32_t requantise_to_values(const weft_gguf *from, weft_type sto
   for (uint32_t i = 0; i < from->n_tensors; i++) {
     const weft_gguf_tensor *tensor = &from->tensors[i];
     if (tensor->type != stored) {
-      gguf_writer_tensor(w, tensor->name, (int32_t)tensor->type, tensor->n_dims, tensor->ne, tensor->data,
+      gguf_writer_tensor(w, tensor->name, (int32_t)tensor->type_id, tensor->n_dims, tensor->ne, tensor->data,
                          (size_t)tensor->n_bytes);
       continue;
     }

@@ -298,7 +298,7 @@ static void test_other_architectures(void **state) {
        "architecture 'clip' is a part beside a model (an encoder of images or sound) and no model; give the file"},
       {"gemma4-assistant", "architecture 'gemma4-assistant' is a part beside a model (a drafter) and no model"},
       {"gemma4_mtp", "architecture 'gemma4_mtp' is a part beside a model (a drafter) and no model"},
-      {"deepseek4", "architecture 'deepseek4' is not supported; take a model of one of these: gemma4, "},
+      {"deepseek2", "architecture 'deepseek2' is not supported; take a model of one of these: gemma4, "},
   };
   for (size_t i = 0; i < 4; i++) {
     real_model model = qwen3_8b;
