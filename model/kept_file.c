@@ -308,10 +308,6 @@ weft_status weft_kept_file_write(weft_kept_file *f, const char *index, uint64_t 
 
 /* ---- reading ------------------------------------------------------------------------------------------------ */
 
-uint32_t weft_kept_file_n_slots(const weft_kept_file *f) {
-  return f->head.n_slots;
-}
-
 const weft_kv_place_of_slots *weft_kept_file_slots(const weft_kept_file *f) {
   return &f->slots;
 }

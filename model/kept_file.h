@@ -51,7 +51,6 @@ weft_status weft_kept_file_open(const weft_kept_config *config, weft_kept_file *
 weft_status weft_kept_file_write(weft_kept_file *file, const char *index, uint64_t n_bytes, weft_error *error);
 void weft_kept_file_close(weft_kept_file *file); /* NULL is fine */
 
-uint32_t weft_kept_file_n_slots(const weft_kept_file *file);
 /* For weft_kv_file_config: where the slots lie, and how bytes come and go. Both live as long as the file. */
 const weft_kv_place_of_slots *weft_kept_file_slots(const weft_kept_file *file);
 const weft_kv_file_io *weft_kept_file_io(const weft_kept_file *file);

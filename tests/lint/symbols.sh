@@ -27,7 +27,7 @@ git ls-files --cached --others --exclude-standard -- {base,pager,kernels,model,s
 # So is one whose name a macro puts together: own##_info, and CPU_CODE_OF of each instruction set.
 picked=$(grep -ohE 'CPU_CODE_OF\(.*, [a-z_]+\)' kernels/cpu/*.c | sed -E 's/.*, ([a-z_]+)\)/\1/' | paste -sd '|')
 pasted=$(git ls-files --cached --others --exclude-standard -- {base,pager,kernels,model,scheduler,api,bench}/'*.h' | xargs grep -ohE '##_[a-z0-9_]+' | sed 's/^##_//' | sort -u | paste -sd '|')
-ops=$(sed -n '/^#define WEFT_OPS(X)/,/[^\\]$/p' kernels/ops.h | grep -oE 'X\([a-z_]+\)' | sed 's/X(\(.*\))/\1/' | paste -sd '|')
+ops=$(sed -n '/^#define WEFT_OPS[A-Z_]*(X)/,/[^\\]$/p' kernels/ops.h | grep -oE 'X\([a-z_]+\)' | sed 's/X(\(.*\))/\1/' | paste -sd '|')
 comm -23 "$work/defined" "$work/exported" | grep -vE "^(weft_|ref_|cpu_|weft_ref_|weft_cpu_)($ops)(_scratch)?$|^(ref|cpu|runner)_($pasted)$|^($picked)_(portable|avx2|avx512)$" | join - "$work/words" | awk '$2 == 2 { print $1 }' | sort >"$work/unused"
 bad=$(comm -23 "$work/unused" "$work/seams")
 stale=$(comm -13 "$work/unused" "$work/seams")

@@ -11,6 +11,7 @@
 
 #include "api/weft.h"
 #include "api/devices.h"
+#include "api/models_folder.h"
 #include "base/log.h"
 #include "tests/support/amount.h"
 #include "tests/support/fake_card.h"
@@ -304,6 +305,24 @@ static void test_integers_where_there_is_room(void **state) {
   weft_gguf_close(gguf);
 }
 
+/* Models that come and go lie in the memory of the host alone. */
+static void test_folder_on_a_card(void **state) {
+  weft_runtime *rt = weft_alloc(1, sizeof *rt);
+  weft_error error = {{0}};
+  (void)state;
+  assert_non_null(rt);
+  memset(rt, 0, sizeof *rt);
+  rt->options.models_dir = "/models";
+  rt->devices = (weft_devices){.n = 1, .device = {&fake_card_open(false)->base}};
+  assert_int_equal(models_folder_plan(rt, &error), WEFT_E_INVALID);
+  const char *line =
+      "--models-dir: models come and go in the memory of the host alone: --backend cpu, or name each model "
+      "of a GPU with -m";
+  assert_string_equal(error.text, line);
+  devices_close(&rt->devices);
+  weft_free(rt);
+}
+
 /* Of cards without peer access, and of those that may not use it, the plan says by what way bytes go. */
 static void test_links(void **state) {
   static const struct {
@@ -535,6 +554,7 @@ int main(void) {
                                      cmocka_unit_test(test_auto_twice),
                                      cmocka_unit_test(test_integers_where_there_is_room),
                                      cmocka_unit_test(test_links),
+                                     cmocka_unit_test(test_folder_on_a_card),
                                      cmocka_unit_test(test_switches),
                                      cmocka_unit_test(test_what_is_said_of_shards),
                                      cmocka_unit_test(test_what_is_said_of_replicas),
