@@ -13,6 +13,7 @@
 #include "api/devices.h"
 #include "api/models_folder.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "tests/support/amount.h"
 #include "tests/support/fake_card.h"
 
