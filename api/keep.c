@@ -329,8 +329,10 @@ static weft_status take_own(weft_runtime *rt, uint32_t r, weft_error *error) {
   }
   if (status == WEFT_OK) {
     c->was.n_slots = n_slots;
-    memcpy(c->was.slot, t.slot, n_slots * sizeof *t.slot);
-    memcpy(c->was.sum, t.sum, n_slots * sizeof *t.sum);
+    if (n_slots > 0) { /* else there may be no arrays */
+      memcpy(c->was.slot, t.slot, n_slots * sizeof *t.slot);
+      memcpy(c->was.sum, t.sum, n_slots * sizeof *t.sum);
+    }
     weft_engine_visit(engine, claim_slots, &t);
     if (!t.claimed) weft_log(WEFT_LOG_WARN, "a file of kept prefixes has slots twice: it begins anew");
     t.end = t.claimed ? c->was.n_blocks : 0;
