@@ -203,7 +203,9 @@ static void check_soft(const head_case *c, const char *device, const inputs *in,
     bool minima = place != NULL && place->divisor_least != 0.0f;
     double least = strcmp(device, "cuda") == 0 && minima ? 1.5 * 15 * 0x1p-12 : 4e-7;
     double off = fabs(want[i] - (double)soft[i]);
-    assert_within("soft", device, isnan(off) ? INFINITY : off, per_term * size[i] + least);
+    char what[64];
+    (void)snprintf(what, sizeof what, "soft of %s, row %u, column %u", weft_type_name_of_id((int32_t)c->type), r, i);
+    assert_within(what, device, isnan(off) ? INFINITY : off, per_term * size[i] + least);
   }
 }
 
