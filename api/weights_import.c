@@ -11,6 +11,7 @@
 
 #include "api/runtime.h"
 #include "api/weights_talk.h"
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "kernels/ops.h"
@@ -49,7 +50,7 @@ static weft_status connect_owner(const char *path, int *out, int *pid, weft_erro
   if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 &&
       setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0) {
     *out = fd;
-    if (weights_peer_is_own(fd, pid)) return WEFT_OK;
+    if (weft_peer_is_own(fd, pid)) return WEFT_OK;
     (void)close(fd); /* nothing was said */
     return weft_fail(error, WEFT_E_UNSUPPORTED, "another user's process answers there");
   }

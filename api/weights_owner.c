@@ -14,6 +14,7 @@
 #include "api/weights_lock.h"
 #include "api/weights_talk.h"
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/local_socket.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -410,7 +411,7 @@ static void drop_worker(weights_owner *owner, uint32_t i) {
 static void accept_worker(weights_owner *owner) {
   int pid = 0, fd = accept4(owner->socket.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) return; /* it left again, or there are no descriptors: the next one is tried at the next look */
-  bool own = weights_peer_is_own(fd, &pid);
+  bool own = weft_peer_is_own(fd, &pid);
   if (!own || owner->n_workers == WORKERS_MAX) {
     owner->n_refused += 1;
     weft_log(WEFT_LOG_WARN,

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/text.h"
 
 weft_status weights_ask_read(const void *bytes, weights_ask *out) {
@@ -26,62 +27,24 @@ weft_status weights_answer_read(const void *bytes, uint32_t question, weights_an
   return good ? WEFT_OK : weft_fail(error, WEFT_E_FORMAT, "the owner answered another question");
 }
 
-bool weights_peer_is_own(int fd, int *pid) {
-  struct ucred who = {.pid = 0};
-  socklen_t n = sizeof who;
-  bool asked = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && n == sizeof who;
-  *pid = asked ? (int)who.pid : 0;
-  return asked && who.uid == geteuid();
-}
-
-/* Room for the control message of one descriptor. */
-typedef union descriptor_room {
-  char bytes[CMSG_SPACE(sizeof(int))];
-  struct cmsghdr align;
-} descriptor_room;
-
 bool weights_answer_send(int fd, const weights_answer *answer, const char *text, int descriptor) {
   struct iovec parts[2] = {{(void *)(uintptr_t)answer, sizeof *answer}, {(void *)(uintptr_t)text, answer->n_text}};
-  descriptor_room room = {.bytes = {0}};
+  weft_descriptor_room room;
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = answer->n_text > 0 ? 2 : 1};
-  if (descriptor >= 0) {
-    message.msg_control = room.bytes;
-    message.msg_controllen = sizeof room.bytes;
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof descriptor);
-    memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
-  }
+  weft_descriptor_attach(&message, &room, descriptor);
   size_t n = sizeof *answer + answer->n_text;
   return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
-}
-
-/* Takes every descriptor that came; all but the first are closed. */
-static void take_descriptors(struct msghdr *message, int *descriptor) {
-  for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head != NULL; head = CMSG_NXTHDR(message, head)) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    size_t n = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < n; i++) {
-      int fd;
-      memcpy(&fd, CMSG_DATA(head) + i * sizeof fd, sizeof fd);
-      if (*descriptor < 0)
-        *descriptor = fd;
-      else
-        (void)close(fd); /* nobody asked for it */
-    }
-  }
 }
 
 /* All n bytes, and what came with them. */
 static weft_status receive_all(int fd, void *to, size_t n, int *descriptor, weft_error *error) {
   for (size_t at = 0; at < n;) {
-    descriptor_room room;
+    weft_descriptor_room room;
     struct iovec part = {(uint8_t *)to + at, n - at};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes};
     ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    if (got > 0) take_descriptors(&message, descriptor);
+    if (got > 0) weft_descriptor_take(&message, descriptor);
     if (got < 0 && errno == EINTR) continue;
     if (got == 0) return weft_fail(error, WEFT_E_IO, "the owner of the weights has ended");
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

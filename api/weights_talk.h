@@ -45,8 +45,6 @@ weft_status weights_ask_read(const void *bytes, weights_ask *out);
 /* The same of an answer to `question`, with a line. */
 weft_status weights_answer_read(const void *bytes, uint32_t question, weights_answer *out, weft_error *error);
 
-/* Whether the process at the other end is of this process' user; *pid: its number. */
-bool weights_peer_is_own(int fd, int *pid);
 /* One message, and a descriptor where it is not -1. False: the other end did not take it at once. */
 bool weights_answer_send(int fd, const weights_answer *answer, const char *text, int descriptor);
 /* Asks and waits for the answer. *descriptor: of a piece, and the caller's; else -1. text: [WEIGHTS_TALK_TEXT], may be

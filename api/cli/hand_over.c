@@ -7,7 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "api/weights_talk.h"
+#include "base/descriptors.h"
 #include "base/local_socket.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -25,47 +25,26 @@ typedef struct message {
 
 _Static_assert(sizeof(message) == 496, "a size that never changes");
 
-typedef union descriptor_room {
-  char bytes[CMSG_SPACE(sizeof(int))];
-  struct cmsghdr align;
-} descriptor_room;
-
 /* A message at once, with a descriptor where it is not -1. */
 static bool send_message(int fd, const message *m, int descriptor) {
   struct iovec part = {(void *)(uintptr_t)m, sizeof *m};
-  descriptor_room room = {.bytes = {0}};
+  weft_descriptor_room room;
   struct msghdr whole = {.msg_iov = &part, .msg_iovlen = 1};
-  if (descriptor >= 0) {
-    whole.msg_control = room.bytes;
-    whole.msg_controllen = sizeof room.bytes;
-    struct cmsghdr *head = CMSG_FIRSTHDR(&whole);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof descriptor);
-    memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
-  }
+  weft_descriptor_attach(&whole, &room, descriptor);
   return sendmsg(fd, &whole, MSG_NOSIGNAL) == (ssize_t)sizeof *m;
-}
-
-static void take_descriptor(struct msghdr *whole, int *descriptor) {
-  for (struct cmsghdr *head = CMSG_FIRSTHDR(whole); head != NULL; head = CMSG_NXTHDR(whole, head)) {
-    bool fits = head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
-                head->cmsg_len == CMSG_LEN(sizeof *descriptor) && *descriptor < 0;
-    if (fits) memcpy(descriptor, CMSG_DATA(head), sizeof *descriptor);
-  }
 }
 
 /* Messages have one size. Less than that: the other end is gone, or says something else. */
 static ssize_t receive_message(int fd, message *m, int *descriptor) {
   struct iovec part = {m, sizeof *m};
-  descriptor_room room;
+  weft_descriptor_room room;
   struct msghdr whole = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes};
   ssize_t n;
   do n = recvmsg(fd, &whole, MSG_CMSG_CLOEXEC | MSG_WAITALL);
   while (n < 0 && errno == EINTR);
   *descriptor = -1;
-  if (n > 0) take_descriptor(&whole, descriptor);
+  if (n > 0) weft_descriptor_take(&whole, descriptor);
   m->text[TEXT_MAX - 1] = 0;
   return n;
 }
@@ -109,7 +88,7 @@ weft_status hand_over_greet(const char *path, const char *where, int *link, weft
     (void)close(fd);
     return status; /* the first server of a line */
   }
-  if (!weights_peer_is_own(fd, &pid))
+  if (!weft_peer_is_own(fd, &pid))
     status = weft_fail(error, WEFT_E_UNSUPPORTED, "--take-over %.200s: another user's server listens there", path);
   if (status == WEFT_OK) status = ask_server(fd, ASK_HELLO, where, NULL, error);
   if (status != WEFT_OK)
@@ -174,7 +153,7 @@ static void take_peer(hand_over *h) {
   int fd = accept4(h->socket.fd, NULL, NULL, SOCK_CLOEXEC);
   if (fd < 0) return;
   const struct timeval patience = {.tv_sec = 2}; /* who connects speaks at once */
-  if (weights_peer_is_own(fd, &h->pid) && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0)
+  if (weft_peer_is_own(fd, &h->pid) && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0)
     h->peer = fd;
   else
     (void)close(fd); /* another user's */
