@@ -225,20 +225,8 @@ static const tensor_row layer_rows[] = {
     ROW("ffn_down_shexp.weight", MATRIX, ALWAYS, down, MATMUL, DIM_FF, HIDDEN),
 };
 
-/* A backend may not have the ops yet, and shards have no part of a latent row. */
-static weft_status check_place(const weft_model *model, const weights_loader *loader) {
-  const char *path = weft_gguf_path(loader->gguf), *arch = model->hyper.arch;
-  if (model->n_shards > 1)
-    return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                     "%s: a %s model cannot be split by tensor; split it by layer (--split layer)", path, arch);
-  for (uint32_t p = 0; p < model->n_parts; p++) {
-    weft_device *device = model->part[p].device;
-    if (device == NULL || weft_device_kernels(device)->latent_attend != NULL) continue;
-    return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                     "%s: the %s backend has no kernels for the latent rows of a %s model; use --backend cpu", path,
-                     weft_device_get_info(device)->backend, arch);
-  }
-  return WEFT_OK;
+static bool has_ops(const weft_kernels *kernels) {
+  return kernels->latent_attend != NULL;
 }
 
 /* Layers with far rows have a pace of rotation, and a scaling, of their own. */
@@ -256,7 +244,7 @@ static weft_status load_rotation(weft_model *model, weights_loader *loader) {
 }
 
 weft_status deepseek4_load(weft_model *model, weights_loader *loader) {
-  weft_status status = check_place(model, loader);
+  weft_status status = model_check_place(model, loader, has_ops, "the latent rows");
   if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) status = weights_output_norm(loader);
   if (status == WEFT_OK && model->globals.output.data == NULL) /* the embedding is no head of such a model */

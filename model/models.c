@@ -29,6 +29,22 @@ const model_arch *model_arch_find(const char *name, size_t n) {
   return NULL;
 }
 
+weft_status model_check_place(const weft_model *model, const weights_loader *loader,
+                              bool (*has_ops)(const weft_kernels *kernels), const char *what) {
+  const char *path = weft_gguf_path(loader->gguf), *arch = model->hyper.arch;
+  if (model->n_shards > 1)
+    return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
+                     "%s: a %s model cannot be split by tensor; split it by layer (--split layer)", path, arch);
+  for (uint32_t p = 0; p < model->n_parts; p++) {
+    weft_device *device = model->part[p].device;
+    if (device == NULL || has_ops(weft_device_kernels(device))) continue;
+    return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
+                     "%s: the %s backend has no kernels for %s of a %s model; use --backend cpu", path,
+                     weft_device_get_info(device)->backend, what, arch);
+  }
+  return WEFT_OK;
+}
+
 void model_arch_names(char *out, size_t size) {
   size_t n = 0;
   out[0] = 0;

@@ -34,6 +34,11 @@ weft_type gguf_kv_type(const weft_gguf *gguf);
 /* general.name cut to the size, or the file's name without folder and .gguf. */
 void gguf_model_name(const weft_gguf *gguf, char *out, size_t size);
 
+/* For architectures whose ops some backends do not have yet, and whose layers have no part for a shard: UNSUPPORTED with
+ * one line where the model is split by tensor, or where one of its devices has not the ops of `what`. */
+weft_status model_check_place(const weft_model *model, const weights_loader *loader,
+                              bool (*has_ops)(const weft_kernels *kernels), const char *what);
+
 /* Architectures. */
 weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status gemma4_load(weft_model *model, weights_loader *loader);

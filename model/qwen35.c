@@ -174,24 +174,12 @@ static const tensor_row layer_rows[] = {
     SCALES("ffn_down_shexp", down, DIM_ONE),
 };
 
-/* A backend may not have the ops yet, and shards have no part of a state. */
-static weft_status check_place(const weft_model *model, const weights_loader *loader) {
-  const char *path = weft_gguf_path(loader->gguf), *arch = model->hyper.arch;
-  if (model->n_shards > 1)
-    return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                     "%s: a %s model cannot be split by tensor; split it by layer (--split layer)", path, arch);
-  for (uint32_t p = 0; p < model->n_parts; p++) {
-    weft_device *device = model->part[p].device;
-    if (device == NULL || weft_device_kernels(device)->delta_rule != NULL) continue;
-    return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                     "%s: the %s backend has no kernels for the delta rule of a %s model; use --backend cpu", path,
-                     weft_device_get_info(device)->backend, arch);
-  }
-  return WEFT_OK;
+static bool has_ops(const weft_kernels *kernels) {
+  return kernels->delta_rule != NULL;
 }
 
 weft_status qwen35_load(weft_model *model, weights_loader *loader) {
-  weft_status status = check_place(model, loader);
+  weft_status status = model_check_place(model, loader, has_ops, "the delta rule");
   if (status != WEFT_OK) return status;
   return llama_load_rows(model, loader, layer_rows, sizeof layer_rows / sizeof *layer_rows);
 }
