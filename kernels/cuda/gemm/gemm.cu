@@ -11,10 +11,7 @@
 #include "kernels/parts.h"
 
 enum {
-  SPLITS_MAX = 8,        /* part of the numerics (gemm_set_shape) */
-  GEMV_ROWS = 8,         /* most rows for GEMV, */
-  GEMV_ROWS_NARROW = 16, /* and with at most GEMV_TILES row tiles, which would give the other kernel too few blocks */
-  GEMV_TILES = 1024,
+  SPLITS_MAX = 8, /* part of the numerics (gemm_set_shape) */
   MANY_ROWS = 128 /* most rows of a job */
 };
 

@@ -62,11 +62,12 @@ typedef struct gemm_raw_rows {
 enum { GEMM_SHARED_MLP = WEFT_MATMUL_MAX, GEMM_WEIGHTS_MAX = GEMM_SHARED_MLP + 2 };
 
 /* A product of rows with up to three weights of one n_in and one type; of weights that are multiplied as int8
- * (int8_weights.h) the types may differ, and those of the first stand here. Which rows are multiplied by which
- * matrix: without jobs and ids   one matrix, rows 0 .. n_rows - 1 with ids               every pair p of (row, rank)
- * is a job: matrix ids[p] - first_matrix, row p / pairs_per_row; none if that is no matrix of the stack.
- * gate_up_gemv.cu makes one job of the pairs that chose the same matrix with jobs              as the jobs say; the
- * row of a place was prepared at that place (F32: it is row_of[place]) */
+ * (int8_weights.h) the types may differ, and those of the first stand here. Which rows are multiplied by which matrix:
+ *
+ *   without jobs and ids   rows 0 .. n_rows - 1, by matrix 0
+ *   with ids               row p / pairs_per_row of every pair p, by matrix ids[p] - first_matrix; by none if the stack
+ *                          does not have it. GEMV alone, which multiplies the pairs of one matrix at once (gate_up.cuh)
+ *   with jobs              as the jobs say; the row of a place was prepared at that place (F32: it is row_of[place]) */
 typedef struct gemm_args {
   gemm_weight weight[GEMM_WEIGHTS_MAX];
   uint32_t n_weights;
@@ -127,6 +128,8 @@ static inline uint64_t gemm_unscale_at(uint32_t n_rows, uint32_t n_in) {
 }
 /* Runs the prologue that the weight wants. */
 weft_status gemm_prologue(cuda_device *d, const weft_weight *weight, const prologue_args *rows);
+/* Most rows for GEMV, and with at most GEMV_TILES row tiles, which would give a GEMM too few blocks. */
+enum { GEMV_ROWS = 8, GEMV_ROWS_NARROW = 16, GEMV_TILES = 1024 };
 /* Whether a dense product of n_rows rows and n_tiles row tiles in all wants its rows in tiles. Products with jobs
  * always do. */
 bool gemm_is_tiled(uint32_t n_rows, uint32_t n_tiles);
@@ -174,15 +177,9 @@ static __device__ __forceinline__ uint32_t matrix_of(const gemm_args &a, int32_t
   return (uint32_t)id - a.first_matrix;
 }
 
-/* Gets job `index`; without jobs the rows are cut into jobs of the given width. False: there is no such job, or the
- * stack does not have its matrix. */
+/* Gets job `index`, not of a product with ids; without jobs the rows are cut into jobs of the given width. False: there
+ * is no such job. */
 static __device__ __forceinline__ bool job_of(const gemm_args &a, uint32_t index, uint32_t width, gemm_job *job) {
-  if (a.ids != NULL) {
-    job->matrix = matrix_of(a, a.ids[index]);
-    job->first = index;
-    job->n = 1;
-    return job->matrix < a.n_matrices;
-  }
   if (a.jobs == NULL) {
     job->matrix = 0;
     job->first = index * width;
@@ -197,9 +194,8 @@ static __device__ __forceinline__ bool job_of(const gemm_args &a, uint32_t index
 
 /* The row of x that row n of a job has; rows beyond the job repeat its last one. */
 static __device__ __forceinline__ uint32_t x_row_of(const gemm_args &a, const gemm_job &job, uint32_t n) {
-  uint32_t pair = job.first + min(n, job.n - 1);
-  if (a.ids != NULL) return pair / a.pairs_per_row;
-  return a.row_of == NULL ? pair : (uint32_t)a.row_of[pair];
+  uint32_t row = job.first + min(n, job.n - 1);
+  return a.row_of == NULL ? row : (uint32_t)a.row_of[row];
 }
 
 /* The scale beside a matrix, by which whole sums are multiplied. */

@@ -5,8 +5,6 @@
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
 
-enum { GEMV_TILES_MANY = 1024 /* row tiles from which a GEMM has blocks enough */ };
-
 /* The epilogue of a row tile, which its warps share: this is own_warp of n_warps. spans: the tile's sums, and behind
  * them those of the tile of up. scales(column): those of the row's spans. */
 template <int COLUMNS, bool GATED, class F>
@@ -119,7 +117,7 @@ bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
 }
 
 bool w8a8_gemv_takes_tiled(const gemm_args *a) {
-  return a->jobs == NULL && a->n_rows > 16 && gemv_tiles(*a) <= GEMV_TILES_MANY &&
+  return a->jobs == NULL && a->n_rows > GEMV_ROWS_NARROW && gemv_tiles(*a) <= GEMV_TILES &&
          w8a8_gemv_takes(a->type, a->n_rows, a->n_in, a->n_weights == 2 || a->gated);
 }
 
