@@ -35,12 +35,7 @@ static int close_servers(void **state) {
 }
 
 static json_t *ask(const talk *t, const char *who, const char *where, const char *body, int code) {
-  talk_answer a = talk_ask_as(t->port, "POST", where, who, body);
-  if (a.code != code) fail_msg("%s %s: %d %s", where, body, a.code, a.body.bytes);
-  json_t *root = json_loads(a.body.bytes, 0, NULL);
-  assert_non_null(root);
-  talk_answer_free(&a);
-  return root;
+  return talk_json_as(t->port, "POST", where, who, body, code);
 }
 
 static void refused(const talk *t, const char *who, const char *where, const char *body, int code, const char *words) {

@@ -281,15 +281,22 @@ static inline void talk_check(talk_answer a, int code, const char *words) {
   talk_answer_free(&a);
 }
 
-/* 200 and JSON, or the test fails. The caller decrefs. */
-static inline json_t *talk_json(uint16_t port, const char *path, const char *body) {
-  talk_answer a = talk_ask(port, body == NULL ? "GET" : "POST", path, body == NULL ? "" : body);
-  if (a.code != 200) fail_msg("%s gave %d: %s", path, a.code, a.body.bytes);
+/* The JSON of an answer with this code, or the test fails. headers: lines of the request, each with its end. The caller
+ * decrefs. */
+static inline json_t *talk_json_as(uint16_t port, const char *method, const char *path, const char *headers,
+                                   const char *body, int code) {
+  talk_answer a = talk_ask_as(port, method, path, headers, body);
+  if (a.code != code) fail_msg("%s %s %s gave %d: %s", method, path, body, a.code, a.body.bytes);
   json_error_t error;
   json_t *root = json_loads(a.body.bytes, 0, &error);
   if (root == NULL) fail_msg("%s: %s in %s", path, error.text, a.body.bytes);
   talk_answer_free(&a);
   return root;
+}
+
+/* The same with 200. body NULL: GET. */
+static inline json_t *talk_json(uint16_t port, const char *path, const char *body) {
+  return talk_json_as(port, body == NULL ? "GET" : "POST", path, "", body == NULL ? "" : body, 200);
 }
 
 /* The same, of a body whose model is this one. */
