@@ -223,7 +223,12 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
                 .queue_us = u->started_us > u->submitted_us ? u->started_us - u->submitted_us : 0,
                 .first_token_us = u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
                 .total_us = u->finished_us - u->submitted_us,
-                .denoising_us = u->denoising_us > u->submitted_us ? u->denoising_us - u->submitted_us : 0}};
+                .denoising_us = u->denoising_us > u->submitted_us ? u->denoising_us - u->submitted_us : 0,
+                .draft_runs = u->drafts.n_runs,
+                .draft_us = u->drafts.draft_ns / 1000,
+                .verify_us = u->drafts.verify_us,
+                .commit_us = u->drafts.commit_ns / 1000,
+                .rollback_us = u->drafts.back_ns / 1000}};
   r->ended = true;
   r->n_top = r->event.n_top;
   bool has_logprobs = g->asked->sampling.logprobs && r->event.logprobs != NULL && r->event.finish == WEFT_FINISH_STOP;

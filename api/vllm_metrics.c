@@ -48,11 +48,13 @@ static const weft_counter_row counters[] = {
 typedef struct histogram_row {
   const char *name, *help;
   size_t at; /* of a weft_histogram in model_view */
-  bool tokens;
+  const uint64_t *bounds;
+  double unit;
 } histogram_row;
 
-#define US(field)     offsetof(model_view, requests.field), false
-#define TOKENS(field) offsetof(model_view, requests.field), true
+#define US(field)     offsetof(model_view, requests.field), weft_latency_bounds_us, 1e6
+#define DRAFTS(field) offsetof(model_view, requests.drafts.field), weft_draft_bounds_us, 1e6
+#define TOKENS(field) offsetof(model_view, requests.field), weft_token_bounds, 1.0
 
 /* Where vLLM has had several names for a measurement, dashboards of each age find theirs. */
 static const histogram_row histograms[] = {
@@ -69,6 +71,10 @@ static const histogram_row histograms[] = {
     {"vllm:request_max_num_generation_tokens", "Answer tokens of a request; each answer counts for itself.",
      TOKENS(answer)},
     {"vllm:request_params_max_tokens", "Longest answer that a request may have.", TOKENS(asked)},
+    {"weft_request_draft_seconds", "Time that a request with drafts waited for them.", DRAFTS(draft)},
+    {"weft_request_verify_seconds", "Time of the device for the steps with drafts of a request.", DRAFTS(verify)},
+    {"weft_request_commit_seconds", "Time of the host to take in what these steps gave to a request.", DRAFTS(commit)},
+    {"weft_request_rollback_seconds", "Time of that to take back what wrong drafts of a request had.", DRAFTS(back)},
 };
 
 static void put_counters(const weft_runtime *rt, const model_view *view, weft_text *out) {
@@ -169,21 +175,19 @@ static void put_finished(const weft_runtime *rt, const model_view *view, weft_te
 /* The lines of one model. */
 static void put_histogram(const histogram_row *row, const char *model, const weft_histogram *h, weft_text *out) {
   unsigned long long n = 0;
-  const uint64_t *bounds = row->tokens ? weft_token_bounds : weft_latency_bounds_us;
-  double unit = row->tokens ? 1.0 : 1e6;
   for (uint32_t i = 0; i < WEFT_HISTOGRAM_BUCKETS; i++) {
     n += h->bucket[i];
     weft_text_printf(out, "%s_bucket{", row->name);
     weft_prometheus_label(out, "model_name", model);
     if (i + 1 < WEFT_HISTOGRAM_BUCKETS) {
-      weft_text_printf(out, ",le=\"%.10g\"} %llu\n", (double)bounds[i] / unit, n);
+      weft_text_printf(out, ",le=\"%.10g\"} %llu\n", (double)row->bounds[i] / row->unit, n);
     } else {
       weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
     }
   }
   weft_text_printf(out, "%s_sum{", row->name);
   weft_prometheus_label(out, "model_name", model);
-  weft_text_printf(out, "} %.6f\n%s_count{", (double)h->sum / unit, row->name);
+  weft_text_printf(out, "} %.6f\n%s_count{", (double)h->sum / row->unit, row->name);
   weft_prometheus_label(out, "model_name", model);
   weft_text_printf(out, "} %llu\n", n);
 }

@@ -121,6 +121,8 @@ typedef struct weft_usage_counts {
   uint32_t canvases, denoise_steps, preemptions;
   uint32_t drafted, accepted; /* drafts that were computed; those that are tokens of the answer */
   uint64_t queue_us, first_token_us, total_us, denoising_us; /* from submit to start, first token, end, denoise step */
+  uint32_t draft_runs; /* steps with drafts; what they waited, took on the device, to take in, of that to take back: */
+  uint64_t draft_us, verify_us, commit_us, rollback_us;
 } weft_usage_counts;
 
 /* Valid until the next call of weft_next on the same generation. */

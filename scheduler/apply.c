@@ -38,6 +38,17 @@ static inline void count_answer(weft_engine *e, const weft_request *r, uint32_t 
   e->answered[r->tenant] += n;
 }
 
+/* The time since the run of drafts was begun that is taken in now; 0: none is. */
+static inline uint64_t run_ns(const weft_engine *e) {
+  return e->run_began_ns > 0 ? weft_clock_ns() - e->run_began_ns : 0;
+}
+
+/* What its reader sees of the request is whole here: the run that ends it counts too. */
+static void finish_request(weft_engine *e, weft_request *r, weft_finish finish, const char *reason) {
+  r->usage.drafts.commit_ns += run_ns(e);
+  weft_lifecycle_finish(e, r, finish, reason);
+}
+
 /* n_answer tokens are in place; the stop rule may cut them, never below what was published. */
 static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, weft_finish finish) {
   uint32_t before = r->n_answer;
@@ -54,14 +65,14 @@ static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, w
     weft_request_publish(r, n_answer);
   }
   if (finish != WEFT_FINISH_NONE) {
-    weft_lifecycle_finish(e, r, finish, NULL); /* tells the reader, too */
+    finish_request(e, r, finish, NULL); /* tells the reader, too */
   } else if (n_answer > before) {
     tell_later(e, r);
   }
 }
 
 static void end_as_bad(weft_engine *e, weft_request *r) {
-  weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
+  finish_request(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
 }
 
 /* of: what the result says of this token. */
@@ -77,7 +88,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_sampl
     return;
   }
   if (of->left_format) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "a token was drawn that the format of the answer does not have");
+    finish_request(e, r, WEFT_FINISH_ERROR, "a token was drawn that the format of the answer does not have");
     return;
   }
   uint32_t n_tokens = r->n_tokens, n_end = r->n_end;
@@ -168,7 +179,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
   if (result->is_void || work->block < r->block) {
     e->stats.n_void_rows += work->n_rows;
     if (work->block < r->block) return;
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the runner skipped a denoise step of a canvas that was not done");
+    finish_request(e, r, WEFT_FINISH_ERROR, "the runner skipped a denoise step of a canvas that was not done");
     return;
   }
   e->stats.n_denoise_steps += 1;
@@ -180,7 +191,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
   if (result->done) {
     finish_canvas(e, r, result);
   } else if (work->step + 1 == r->params.asked.entropy_bound.max_steps) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the runner did not end a canvas at its last denoise step");
+    finish_request(e, r, WEFT_FINISH_ERROR, "the runner did not end a canvas at its last denoise step");
   } else {
     tell_later(e, r);
   }
@@ -218,6 +229,17 @@ static void judge_drafts(weft_engine *e, weft_step_plan *plan, const weft_work *
   weft_drafting_judge(&r->drafting, tenant, work->n_rows - 1, n_right, r->n_answer);
 }
 
+/* The rows that are not valid never were. */
+static void take_back(weft_engine *e, weft_request *r) {
+  uint64_t start_ns = weft_clock_ns();
+  r->n_pending = 0;
+  r->n_planned = r->n_valid;
+  weft_lifecycle_take_back(e, r);
+  uint64_t took_ns = weft_clock_ns() - start_ns;
+  e->requests[r->lane].drafts.back_ns += took_ns;
+  r->usage.drafts.back_ns += took_ns;
+}
+
 /* What a shadow's run gave is kept to be compared, and the request is as if the run had never been. */
 static void keep_foretold(weft_engine *e, weft_step_plan *plan, const weft_work *work,
                           const weft_segment_result *result) {
@@ -229,9 +251,7 @@ static void keep_foretold(weft_engine *e, weft_step_plan *plan, const weft_work 
   e->stats.n_void_rows += work->n_rows;
   r->usage.n_accepted += result->n_taken > 0 ? result->n_taken - 1 : 0;
   judge_drafts(e, plan, work, result->n_taken);
-  r->n_pending = 0;
-  r->n_planned = r->n_valid;
-  weft_lifecycle_take_back(e, r);
+  take_back(e, r);
 }
 
 /* A token of the answer, which came at position `at`, beside what a shadow foretold. */
@@ -273,11 +293,18 @@ static void apply_run(weft_engine *e, weft_step_plan *plan, const weft_work *wor
   judge_drafts(e, plan, work, n);
   if (r->finish != WEFT_FINISH_NONE) return; /* its reader was told */
   if (grew) tell_later(e, r);
-  r->n_pending = 0;
-  r->n_planned = r->n_valid;
-  uint64_t start_ns = weft_clock_ns();
-  weft_lifecycle_take_back(e, r);
-  e->requests[r->lane].drafts.back_ns += weft_clock_ns() - start_ns;
+  take_back(e, r);
+}
+
+static void take_run(weft_engine *e, weft_step_plan *plan, const weft_work *work, const weft_segment_result *result) {
+  weft_request *r = work->request;
+  e->run_began_ns = weft_clock_ns();
+  r->usage.drafts.verify_us += plan->device_us;
+  (work->peeks ? keep_foretold : apply_run)(e, plan, work, result);
+  uint64_t took_ns = run_ns(e);
+  e->requests[r->lane].drafts.commit_ns += took_ns;
+  if (r->finish == WEFT_FINISH_NONE) r->usage.drafts.commit_ns += took_ns; /* else its reader has it */
+  e->run_began_ns = 0;
 }
 
 static inline void apply_causal(weft_engine *e, weft_step_plan *plan, const weft_work *work,
@@ -292,9 +319,7 @@ static inline void apply_causal(weft_engine *e, weft_step_plan *plan, const weft
     land_row(e, r, work, block_min);
     apply_one(e, r, result);
   } else if (work->kind == WEFT_WORK_VERIFY) {
-    uint64_t start_ns = weft_clock_ns();
-    (work->peeks ? keep_foretold : apply_run)(e, plan, work, result);
-    e->requests[r->lane].drafts.commit_ns += weft_clock_ns() - start_ns;
+    take_run(e, plan, work, result);
   } else {
     land_rows(e, r, work);
     if (work->kind == WEFT_WORK_PREFILL) apply_prompt(e, r, work, result);
@@ -340,6 +365,7 @@ bool weft_apply_step(weft_engine *engine, weft_step_plan *plan, const weft_step_
   const weft_segment_result *next = result->result, *end = next + result->n_results;
   uint32_t n_causal = plan->n_causal, block_min = engine->lane[plan->lane].block_min;
   engine->n_told = 0;
+  plan->device_us = result->device_us;
   engine->answered = engine->tenants.answered + (size_t)plan->lane * engine->tenants.n_tenants;
   for (uint32_t i = 0; i < n_causal; i++) {
     const weft_work *work = &plan->causal[i];

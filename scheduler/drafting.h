@@ -37,7 +37,8 @@ typedef struct weft_drafting {
   uint8_t n_lost;    /* runs in a row without a right draft, less the guesses that were right since */
   float rate_before; /* the first of these runs */
   uint8_t n_guessed;
-  uint32_t guessed_at; /* of those by the runner: tokens of the text that they follow */
+  uint32_t guessed_at;     /* of those by the runner: tokens of the text that they follow */
+  uint64_t waits_since_us; /* drafts are coming since then; 0: it waits for none */
   weft_acceptance own;
   uint32_t judged_at;      /* tokens of the answer when it was judged last, by a run */
   uint32_t pause, back_at; /* tokens of the answer: how long the next loss holds, and when the present one ends */

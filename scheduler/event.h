@@ -40,11 +40,22 @@ typedef enum weft_event_kind {
   WEFT_EVENT_FINISHED = 3
 } weft_event_kind;
 
+/* What drafts took of a request's time. What a call or a step did for several requests counts whole for each of them,
+ * since each waited for it. */
+typedef struct weft_draft_times {
+  uint32_t n_runs;
+  uint64_t draft_ns;  /* until it had its drafts, or knew that there are none */
+  uint64_t verify_us; /* of the device, for the steps that had its runs; 0 where no runner measures steps */
+  uint64_t commit_ns; /* of the host, to take in what the runs gave */
+  uint64_t back_ns;   /* of that, to take back what void rows had */
+} weft_draft_times;
+
 typedef struct weft_usage {
   uint32_t n_prompt, n_cached, n_answer; /* tokens; n_cached: of the prompt, found in the prefix cache */
   uint32_t n_computed_rows;              /* rows of the prompt that were computed, again after a preemption too */
   uint32_t n_canvases, n_denoise_steps, n_preemptions;
   uint32_t n_drafted, n_accepted; /* drafts that had rows; those that are tokens of the answer */
+  weft_draft_times drafts;
   uint64_t submitted_us, started_us, first_token_us, finished_us;
   uint64_t denoising_us; /* the runner got the step of the first denoise step; 0: none */
 } weft_usage;

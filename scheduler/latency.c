@@ -6,6 +6,10 @@ const uint64_t weft_latency_bounds_us[19] = {
     500000, 750000, 1000000, 2500000, 5000000, 7500000, 10000000, 30000000, 60000000,
 };
 
+const uint64_t weft_draft_bounds_us[19] = {10,     25,      50,      100,      250,     500,    1000,
+                                           2500,   5000,    10000,   25000,    50000,   100000, 250000,
+                                           500000, 1000000, 2500000, 10000000, 60000000};
+
 const uint64_t weft_token_bounds[19] = {1,    2,    5,    10,    20,    50,    100,    200,    500,    1000,
                                         2000, 5000, 8000, 10000, 20000, 50000, 100000, 200000, 1000000};
 
@@ -21,6 +25,11 @@ void weft_latency_count(uint64_t *buckets, uint64_t value_us) {
 
 void weft_histogram_count_us(weft_histogram *h, uint64_t value_us) {
   count_value(h->bucket, weft_latency_bounds_us, value_us);
+  h->sum += value_us;
+}
+
+void weft_histogram_count_draft_us(weft_histogram *h, uint64_t value_us) {
+  count_value(h->bucket, weft_draft_bounds_us, value_us);
   h->sum += value_us;
 }
 

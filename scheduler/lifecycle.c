@@ -270,6 +270,13 @@ static uint64_t cost_of_answer(const weft_request *r) {
   return weft_cost_in_rows(n_rows, n_rows * r->n_tokens);
 }
 
+static void count_drafts(weft_draft_stats *all, const weft_draft_times *own) {
+  weft_histogram_count_draft_us(&all->draft, own->draft_ns / 1000);
+  weft_histogram_count_draft_us(&all->verify, own->verify_us);
+  weft_histogram_count_draft_us(&all->commit, own->commit_ns / 1000);
+  weft_histogram_count_draft_us(&all->back, own->back_ns / 1000);
+}
+
 static void count_finish(weft_engine *e, weft_request *r) {
   weft_usage *u = &r->usage;
   u->n_answer = r->n_answer;
@@ -285,6 +292,7 @@ static void count_finish(weft_engine *e, weft_request *r) {
     weft_histogram_count_tokens(&all->answer, r->n_answer);
     weft_histogram_count_tokens(&all->asked, r->size.answer_max);
   }
+  if (u->drafts.n_runs > 0) count_drafts(&all->drafts, &u->drafts);
   if (r->n_answer == 0) return;
   weft_histogram_count_us(&all->prefill, u->first_token_us - u->started_us);
   weft_histogram_count_us(&all->decode, u->finished_us - u->first_token_us);

@@ -63,6 +63,16 @@ static void count_run(weft_planning *p, const weft_request *r, uint32_t n_rows) 
   if (r->drafting.kind != WEFT_DRAFT_NGRAM && !r->drafting.by_runner) p->plan->waits_drafter = true;
 }
 
+void weft_perform_drafting(weft_planning *p, weft_request *r) {
+  weft_engine *e = p->engine;
+  weft_drafting *d = &r->drafting;
+  uint64_t waited_us = d->waits_since_us > 0 && e->now_us > d->waits_since_us ? e->now_us - d->waits_since_us : 0;
+  e->requests[r->lane].drafts.draft_ns += p->drafting.took_ns;
+  r->usage.drafts.draft_ns += p->drafting.took_ns + waited_us * 1000;
+  d->waits_since_us = p->drafting.coming ? e->now_us : 0;
+  p->drafting.asked = false;
+}
+
 /* The drafts stand behind the tokens of the request until the run has landed. */
 static void perform_verify(weft_planning *p, weft_request *r, const weft_rows *rows) {
   uint32_t n_drafts = rows->n - 1;
@@ -75,6 +85,7 @@ static void perform_verify(weft_planning *p, weft_request *r, const weft_rows *r
   stats->n_runs += 1;
   stats->n_drafted += n_drafts;
   r->usage.n_drafted += n_drafts;
+  r->usage.drafts.n_runs += 1;
   weft_work *work = add_rows(p, r, rows);
   work->source = WEFT_TOKENS_HOST;
   work->peeks = r->drafting.shadow;
@@ -189,6 +200,7 @@ static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_reques
   r->drafts = can_draft(e, lane, r);
   r->drafting.by_runner = r->drafts && lane->info->drafts && r->drafting.kind != WEFT_DRAFT_NGRAM;
   r->drafting.guessed_at = 0;
+  r->drafting.waits_since_us = 0;
   weft_lifecycle_enter(e, r);
   return WEFT_PERFORMED_STARTED;
 }

@@ -57,6 +57,8 @@ static inline void weft_perform_decode(weft_planning *p, weft_request *r) {
   r->n_pending += 1;
 }
 
+/* A drafter was asked for the request (planning.drafting): what it took, and what the request waited before. */
+void weft_perform_drafting(weft_planning *planning, weft_request *request);
 /* Rows of a prompt, a commit, a denoise step or a run. A prompt whose last rows these are decodes or denoises from now
  * on. */
 void weft_perform_rows(weft_planning *planning, weft_request *request, const weft_rows *rows);

@@ -56,6 +56,7 @@ typedef struct weft_step_plan {
   uint32_t n_runs, n_drafts_most, n_gained;
   weft_cost_shape of_drafts;
   bool waits_drafter, trial, waited;
+  uint64_t device_us; /* of the step, once it has landed; 0: not measured */
 } weft_step_plan;
 
 weft_status weft_plan_open(weft_step_plan *plan, uint32_t n_max);

@@ -84,6 +84,7 @@ static bool serve_works(weft_planning *p, weft_request *r) {
   for (;;) {
     weft_rows rows;
     weft_rows_verdict verdict = weft_rows_next(p, r, &rows);
+    if (p->drafting.asked) weft_perform_drafting(p, r);
     if (verdict == WEFT_ROWS_HELD) return was_prefilling && !r->prefilling;
     if (verdict == WEFT_ROWS_NONE) return true;
     if (rows.n_keys > 0) {

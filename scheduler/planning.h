@@ -15,7 +15,11 @@ typedef struct weft_planning {
   uint32_t scored_rows_left; /* rows of prompts that may be scored */
   uint32_t draft_rows_left;
   int32_t draft[WEFT_DRAFTS_MAX]; /* what the drafter gave for the request that is asked about */
-  uint32_t n_ready_left;          /* requests that decode or denoise and may still get rows (rows.h, stages) */
+  struct {
+    bool asked, coming; /* the drafter was asked for the request; its drafts are coming */
+    uint64_t took_ns;
+  } drafting;            /* until perform.c has told the request */
+  uint32_t n_ready_left; /* requests that decode or denoise and may still get rows (rows.h, stages) */
   weft_pace pace;
   uint64_t n_decode_keys;
   uint64_t step_charge; /* what a step full of prompt rows is charged (cost.h) */

@@ -153,7 +153,9 @@ static uint32_t find_drafts(weft_planning *p, const weft_request *r, uint32_t n_
   weft_runner *runner = p->lane->runner;
   if (k > 0 && k <= n_max && r->params.grammar != NULL && runner->ops->allowed != NULL)
     k = runner->ops->allowed(runner, r->slot, p->draft, k);
-  p->engine->requests[r->lane].drafts.draft_ns += weft_clock_ns() - start_ns;
+  p->drafting.asked = true;
+  p->drafting.coming = n == WEFT_DRAFTS_COMING;
+  p->drafting.took_ns = weft_clock_ns() - start_ns;
   return k;
 }
 

@@ -143,6 +143,7 @@ typedef struct weft_engine {
   bool real_clock; /* time is read from the clock, not only taken from step's argument */
   uint64_t now_us;
   uint64_t device_free_us;   /* when the last step was collected */
+  uint64_t run_began_ns;     /* a run of drafts is taken in since then (apply.c); 0: none is */
   uint64_t runner_ns;        /* spent inside calls of the runner in this turn */
   uint64_t step_ns, plan_ns; /* sums over all turns with a step: the whole turn; the turn without runner_ns */
   uint64_t hidden_ns;        /* the part of plan_ns that passed while the device had a step */

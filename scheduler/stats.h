@@ -18,6 +18,7 @@ typedef struct weft_histogram {
 } weft_histogram;
 
 extern const uint64_t weft_latency_bounds_us[WEFT_HISTOGRAM_BUCKETS - 1];
+extern const uint64_t weft_draft_bounds_us[WEFT_HISTOGRAM_BUCKETS - 1];
 extern const uint64_t weft_token_bounds[WEFT_HISTOGRAM_BUCKETS - 1];
 
 /* Drafts of one model (draft.h). Times: of the host to draft, to take in what runs gave, and of that to take back what
@@ -26,6 +27,7 @@ typedef struct weft_draft_stats {
   uint64_t n_runs, n_drafted, n_accepted;
   uint64_t n_accepted_at[WEFT_DRAFTS_MAX]; /* by the place of the draft in its run */
   uint64_t draft_ns, verify_us, commit_ns, back_ns;
+  weft_histogram draft, verify, commit, back; /* us, by weft_draft_bounds_us: of each request that had runs (event.h) */
   uint64_t n_shadowed, n_differences; /* tokens that shadows foretold and rows then gave; those that were others */
 } weft_draft_stats;
 

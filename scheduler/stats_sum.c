@@ -149,6 +149,10 @@ static void add_drafts(weft_draft_stats *sum, const weft_draft_stats *part) {
                                         U64(n_shadowed), U64(n_differences)};
 #undef U64
   ADD(sum, part, fields);
+  add_histogram(&sum->draft, &part->draft);
+  add_histogram(&sum->verify, &part->verify);
+  add_histogram(&sum->commit, &part->commit);
+  add_histogram(&sum->back, &part->back);
 }
 
 void weft_request_stats_add(weft_request_stats *sum, const weft_request_stats *part) {

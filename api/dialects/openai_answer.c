@@ -33,7 +33,14 @@ static void put_usage(const weft_answer *a, weft_text *out) {
   if (u.drafted > 0)
     weft_text_printf(out, ",\"accepted_prediction_tokens\":%llu,\"rejected_prediction_tokens\":%llu",
                      (unsigned long long)u.accepted, (unsigned long long)(u.drafted - u.accepted));
-  weft_text_puts(out, "}}");
+  weft_text_puts(out, "}");
+  if (u.draft_runs > 0)
+    weft_text_printf(out,
+                     ",\"draft_timings\":{\"runs\":%llu,\"draft_ms\":%.3f,\"verify_ms\":%.3f,\"commit_ms\":%.3f,"
+                     "\"rollback_ms\":%.3f}",
+                     (unsigned long long)u.draft_runs, (double)u.draft_us / 1e3, (double)u.verify_us / 1e3,
+                     (double)u.commit_us / 1e3, (double)u.rollback_us / 1e3);
+  weft_text_puts(out, "}");
 }
 
 /* One event with one choice in it. */

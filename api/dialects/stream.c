@@ -80,6 +80,11 @@ weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
     u.steps += c->usage.denoise_steps;
     u.drafted += c->usage.drafted;
     u.accepted += c->usage.accepted;
+    u.draft_runs += c->usage.draft_runs;
+    u.draft_us += c->usage.draft_us;
+    u.verify_us += c->usage.verify_us;
+    u.commit_us += c->usage.commit_us;
+    u.rollback_us += c->usage.rollback_us;
   }
   return u;
 }

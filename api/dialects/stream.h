@@ -111,6 +111,7 @@ struct weft_answer {
 /* The usage of all choices together. A prompt counts once for all of its choices. */
 typedef struct weft_answer_usage {
   uint64_t prompt, cached, completion, thinking, canvases, steps, drafted, accepted;
+  uint64_t draft_runs, draft_us, verify_us, commit_us, rollback_us;
 } weft_answer_usage;
 weft_answer_usage weft_answer_get_usage(const weft_answer *answer);
 /* "diffusion" or "autoregressive": how the answer is written. */

@@ -73,6 +73,15 @@ static void add_spans(request_line *l, const weft_answer *a) {
   if (canvas) add_number(l, "denoise_steps", n_steps);
 }
 
+static void add_drafts(request_line *l, const weft_answer_usage *sum) {
+  add_number(l, "drafted", sum->drafted);
+  add_number(l, "accepted", sum->accepted);
+  add_ms(l, "draft_ms", sum->draft_us);
+  add_ms(l, "verify_ms", sum->verify_us);
+  add_ms(l, "commit_ms", sum->commit_us);
+  add_ms(l, "rollback_ms", sum->rollback_us);
+}
+
 /* Tokens as its usage counts them; times of the choice that was first, and of the one that was last. */
 static void add_answer(request_line *l, const weft_answer *a) {
   weft_answer_usage sum = weft_answer_get_usage(a);
@@ -91,6 +100,7 @@ static void add_answer(request_line *l, const weft_answer *a) {
     add_number(l, "completion", sum.completion);
     add_number(l, "canvases", sum.canvases);
     add_number(l, "preemptions", n_preemptions);
+    if (sum.draft_runs > 0) add_drafts(l, &sum);
     add_ms(l, "queue_ms", queue_us);
     if (first_us != UINT64_MAX) add_ms(l, "first_ms", first_us);
     add_spans(l, a);

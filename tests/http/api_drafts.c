@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Drafts as a user sees them: every dialect's field, answers that are the same bytes with and without, what usage and
  * /metrics tell of them, and the lines of what is refused. */
+#include <fcntl.h>
+
 #include "api/runtime.h"
+#include "base/log.h"
 #include "tests/support/http_conversation.h"
 
 #define CHAT        "/v1/chat/completions"
@@ -123,8 +126,43 @@ static void test_what_is_told(void **state) {
   assert_true(metric("vllm:spec_decode_num_accepted_tokens_total") >= accepted);
   assert_true(metric("vllm:spec_decode_num_accepted_tokens_per_pos_total") > 0);
   assert_true(metric("weft_draft_verify_microseconds_total") > 0);
+  assert_null(at(plain, "usage.draft_timings"));
+  assert_true(int_at(answer, "usage.draft_timings.runs") > 0);
+  assert_true(json_number_value(at(answer, "usage.draft_timings.verify_ms")) > 0);
+  assert_true(json_number_value(at(answer, "usage.draft_timings.draft_ms")) > 0);
+  assert_true(json_number_value(at(answer, "usage.draft_timings.commit_ms")) >=
+              json_number_value(at(answer, "usage.draft_timings.rollback_ms")));
+  assert_true(metric("weft_request_verify_seconds_count") > 0);
+  assert_int_equal(metric("weft_request_rollback_seconds_count"), metric("weft_request_draft_seconds_count"));
   json_decref(plain);
   json_decref(answer);
+}
+
+/* The log's line of a request says what its drafts were and took. */
+static void test_what_the_log_tells(void **state) {
+  const char *fields = "\"prompt\":" REPEATS ",\"max_tokens\":60,\"temperature\":0,\"ignore_eos\":true";
+  const char *const words[] = {" drafted=", " accepted=", " draft_ms=", " verify_ms=", " commit_ms=", " rollback_ms="};
+  const weft_log_settings before = weft_log_get();
+  char line[4096] = "";
+  int ends[2], own = dup(STDERR_FILENO);
+  (void)state;
+  assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+  assert_int_equal(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+  weft_log_set_level(WEFT_LOG_INFO);
+  json_decref(ask(COMPLETIONS, NGRAM(6), fields));
+  struct pollfd wait = {.fd = ends[0], .events = POLLIN};
+  for (size_t n = 0; strstr(line, "\n") == NULL && poll(&wait, 1, TALK_MS) > 0 && n + 1 < sizeof line;) {
+    ssize_t got = read(ends[0], line + n, sizeof line - 1 - n);
+    assert_true(got > 0);
+    n += (size_t)got;
+  }
+  weft_log_set(before);
+  assert_int_equal(dup2(own, STDERR_FILENO), STDERR_FILENO);
+  (void)close(own);
+  (void)close(ends[0]);
+  (void)close(ends[1]);
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strstr(line, words[i]) == NULL) fail_msg("'%s' lacks '%s'", line, words[i]);
 }
 
 static void refused(const char *config, const char *words) {
@@ -203,7 +241,7 @@ static void test_options(void **state) {
 
 int main(void) {
   const struct CMUnitTest ngram[] = {cmocka_unit_test(test_answers_are_the_same), cmocka_unit_test(test_what_is_told),
-                                     cmocka_unit_test(test_refusals)};
+                                     cmocka_unit_test(test_what_the_log_tells), cmocka_unit_test(test_refusals)};
   const struct CMUnitTest asked[] = {cmocka_unit_test(test_only_who_asks)};
   const struct CMUnitTest shadow[] = {cmocka_unit_test(test_shadow)};
   const struct CMUnitTest off[] = {cmocka_unit_test(test_off)};

@@ -254,6 +254,28 @@ static void a_next_turn_begins_with_what_was_learned(void **state) {
   release_all(all, 3);
 }
 
+static uint64_t n_counted(const weft_histogram *h) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < WEFT_HISTOGRAM_BUCKETS; i++) n += h->bucket[i];
+  return n;
+}
+
+/* The one request that had drafts: its times are those of the model, and it is in each histogram once. */
+static void expect_times(const weft_draft_times *own, const weft_draft_stats *all) {
+  assert_int_equal(own->n_runs, all->n_runs);
+  assert_int_equal(own->draft_ns, all->draft_ns);
+  assert_int_equal(own->verify_us, all->verify_us);
+  assert_int_equal(own->back_ns, all->back_ns);
+  assert_true(own->commit_ns > own->back_ns && own->commit_ns <= all->commit_ns);
+  assert_true(own->draft_ns > 0 && own->verify_us > 0 && own->back_ns > 0);
+  const weft_histogram *of[] = {&all->draft, &all->verify, &all->commit, &all->back};
+  const uint64_t us[] = {own->draft_ns / 1000, own->verify_us, own->commit_ns / 1000, own->back_ns / 1000};
+  for (size_t i = 0; i < 4; i++) {
+    assert_int_equal(n_counted(of[i]), 1);
+    assert_int_equal(of[i]->sum, us[i]);
+  }
+}
+
 /* The rows of drafts, right or wrong, are planned for the tenant that had them; without drafts none is counted. */
 static void drafts_are_charged_to_whom_they_serve(void **state) {
   weft_tenant_stats own, other;
@@ -278,8 +300,10 @@ static void drafts_are_charged_to_whom_they_serve(void **state) {
   weft_event end = finish_of(r[0], NULL, NULL);
   assert_int_equal(end.usage.n_drafted, s.drafts.n_drafted);
   assert_int_equal(end.usage.n_accepted, 0);
+  expect_times(&end.usage.drafts, &s.drafts);
   end = finish_of(r[1], NULL, NULL);
   assert_int_equal(end.usage.n_drafted, 0);
+  assert_int_equal(end.usage.drafts.n_runs + end.usage.drafts.draft_ns + end.usage.drafts.verify_us, 0);
   release_all(r, 2);
 }
 
