@@ -61,31 +61,37 @@ static weft_status encode_common(const weft_served_model *m, const weft_prompt *
   return status;
 }
 
-static weft_status pin_tokens(weft_runtime *rt, const weft_prefix *p, uint32_t index, const int32_t *tokens, uint32_t n,
-                              uint32_t *id, weft_error *error) {
+static weft_status pin_tokens(weft_runtime *rt, const weft_prefix *p, uint32_t index, const encoded_prompt *encoded,
+                              uint32_t wanted, uint32_t *id, weft_error *error) {
   uint64_t now = weft_clock_us();
   weft_pin_params params = {.model = index,
                             .tenant = p->tenant,
                             .domain = weft_runtime_domain(rt, p->tenant),
                             .is_public = p->is_public,
-                            .tokens = tokens,
-                            .n_tokens = n,
+                            .tokens = encoded->tokens.ids,
+                            .n_tokens = encoded->tokens.n,
+                            .id = wanted,
                             .priority = p->priority,
                             .expires_us = p->ttl_seconds == 0 ? 0 : now + (uint64_t)p->ttl_seconds * 1000000u};
   return weft_replicas_pin(rt->replicas, &params, now, id, error);
 }
 
-int weft_pin(weft_runtime *rt, const weft_prefix *p, uint32_t *id, char *error, size_t n_error) {
-  weft_error why = {{0}};
+weft_status weft_runtime_pin(weft_runtime *rt, const weft_prefix *p, uint32_t wanted, uint32_t *id, weft_error *error) {
   uint32_t index;
-  const weft_served_model *m = weft_runtime_model(rt, p->model, &index, &why);
-  if (m == NULL) return weft_tell(&why, WEFT_E_NOT_FOUND, error, n_error);
+  const weft_served_model *m = weft_runtime_model(rt, p->model, &index, error);
+  if (m == NULL) return WEFT_E_NOT_FOUND;
   encoded_prompt encoded = {0};
   bool grows = p->prompt.turns != NULL || p->prompt.text != NULL;
-  weft_status status = grows ? encode_common(m, &p->prompt, &encoded, &why)
-                             : prompt_encode(m, &p->prompt, &prompt_to_answer, &encoded, &why);
-  if (status == WEFT_OK) status = pin_tokens(rt, p, index, encoded.tokens.ids, encoded.tokens.n, id, &why);
+  weft_status status = grows ? encode_common(m, &p->prompt, &encoded, error)
+                             : prompt_encode(m, &p->prompt, &prompt_to_answer, &encoded, error);
+  if (status == WEFT_OK) status = pin_tokens(rt, p, index, &encoded, wanted, id, error);
   prompt_close(&encoded);
+  return status;
+}
+
+int weft_pin(weft_runtime *rt, const weft_prefix *p, uint32_t *id, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  weft_status status = weft_runtime_pin(rt, p, 0, id, &why);
   return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
 }
 

@@ -109,6 +109,9 @@ weft_device_runner_config weft_runtime_runner_config(const weft_runtime *runtime
  * there is no such model. */
 const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const char *name, uint32_t *index,
                                             weft_error *error);
+/* weft_pin; wanted: the number that the pin gets where it is free (weft_pin_params.id). */
+weft_status weft_runtime_pin(weft_runtime *runtime, const weft_prefix *prefix, uint32_t wanted, uint32_t *id,
+                             weft_error *error);
 /* The sharing domain of a tenant: prefixes that are cached in one domain are found by requests of the same domain
  * only. One for each tenant, or with --shared-cache one for all. A request's cache_salt narrows it further:
  * answer_limits_domain (answer_limits.h). */

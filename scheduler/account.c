@@ -24,7 +24,9 @@ void weft_account_open(weft_account *account, const weft_tenant_config *config, 
 }
 
 static void add_tokens(weft_account *a, uint64_t amount) {
-  uint64_t most = a->tokens_per_minute * minute_us;
+  uint64_t most = a->tokens_per_minute * minute_us, paid = amount < a->owed ? amount : a->owed;
+  a->owed -= paid;
+  amount -= paid;
   a->level = amount < most - a->level ? a->level + amount : most;
 }
 
@@ -44,6 +46,7 @@ void weft_account_change(weft_account *a, const weft_tenant_config *config, uint
   a->tokens_per_minute = config->tokens_per_minute;
   a->tokens_limits = a->limits;
   a->level = taken < most ? most - taken : 0;
+  if (most == 0) a->owed = 0;
   if (now_us > a->filled_us) a->filled_us = now_us;
 }
 
@@ -66,7 +69,7 @@ static weft_status check_tokens(weft_account *a, uint64_t n_tokens, uint64_t now
   refill_minute(a, now_us);
   if (wanted <= a->level) return WEFT_OK;
   if (shortage->why == WEFT_REFUSED_NONE) shortage->why = WEFT_REFUSED_TOKENS;
-  shortage->tokens_us = (wanted - a->level + a->tokens_per_minute - 1) / a->tokens_per_minute;
+  shortage->tokens_us = (wanted - a->level + a->owed + a->tokens_per_minute - 1) / a->tokens_per_minute;
   return weft_fail(error, WEFT_RATE_LIMIT,
                    "%u of this tenant's %u tokens a minute are left; prompt and max_tokens, over all answers, are "
                    "%llu: come again later",
@@ -81,13 +84,29 @@ weft_status weft_account_check(weft_account *a, uint32_t n_requests, uint64_t n_
 }
 
 void weft_account_take(weft_account *a, uint64_t n_tokens) {
-  if (a->tokens_per_minute > 0) a->level -= n_tokens * minute_us;
+  if (a->tokens_per_minute == 0) return;
+  a->level -= n_tokens * minute_us;
+  a->n_taken += (int64_t)n_tokens;
 }
 
 void weft_account_give_back(weft_account *a, uint64_t n_tokens, uint64_t now_us) {
   if (a->tokens_per_minute == 0) return;
   refill_minute(a, now_us);
   add_tokens(a, n_tokens * minute_us);
+  a->n_taken -= (int64_t)n_tokens;
+}
+
+void weft_account_move(weft_account *a, int64_t n_tokens, uint64_t now_us) {
+  if (n_tokens <= 0) {
+    weft_account_give_back(a, (uint64_t)-n_tokens, now_us);
+    return;
+  }
+  if (a->tokens_per_minute == 0) return;
+  refill_minute(a, now_us);
+  uint64_t wanted = (uint64_t)n_tokens * minute_us, there = wanted < a->level ? wanted : a->level;
+  a->level -= there;
+  a->owed += wanted - there;
+  a->n_taken += n_tokens;
 }
 
 weft_tenant_left weft_account_left(weft_account *a, uint64_t now_us) {
@@ -96,6 +115,9 @@ weft_tenant_left weft_account_left(weft_account *a, uint64_t now_us) {
   if (a->tokens_per_minute == 0) return left;
   refill_minute(a, now_us);
   left.tokens = (uint32_t)(a->level / minute_us);
-  left.tokens_full_us = (a->tokens_per_minute * minute_us - a->level) / a->tokens_per_minute;
+  uint64_t lacking = a->tokens_per_minute * minute_us - a->level + a->owed;
+  left.tokens_full_us = lacking / a->tokens_per_minute;
+  left.tokens_lacking = lacking / minute_us;
+  left.tokens_taken = a->n_taken;
   return left;
 }

@@ -8,7 +8,8 @@
  * bucket that holds one minute's worth, full at first, refilled evenly in engine time. A submission takes all that its
  * requests may use, their prompts and longest answers; the end of each request gives back what it did not use: prompt
  * tokens found in the cache, the rest of the answer, everything when it never started. So in any span of t minutes the
- * tokens taken, less those given back, are at most (1 + t) times the limit.
+ * tokens taken, less those given back, are at most (1 + t) times the limit. What another server took of the same bucket
+ * (weft_account_move) is taken here, too; what is more than there is stays owed, and refills pay it first.
  *
  * The limits may change while requests are there (weft_account_change). Requests that were judged by earlier limits
  * keep their places and end as they would; `limits` tells them apart. What has been taken from the bucket stays taken,
@@ -33,6 +34,8 @@ typedef struct weft_account {
   uint32_t limits;                                   /* how often the limits have changed */
   uint32_t tokens_limits;                            /* the same when tokens_per_minute changed last */
   uint64_t level;                                    /* of the bucket: tokens times the 60,000,000 us of a minute */
+  uint64_t owed;                                     /* the same: what refills pay before the bucket fills */
+  int64_t n_taken;                                   /* tokens taken since open, less those given back */
   uint64_t filled_us;                                /* engine time of the last refill */
   uint64_t n_refused[WEFT_REFUSED_KINDS], n_evicted; /* requests */
 } weft_account;
@@ -60,5 +63,7 @@ weft_status weft_account_check(weft_account *account, uint32_t n_requests, uint6
 /* Takes tokens from the bucket; weft_account_check has found that there are enough. */
 void weft_account_take(weft_account *account, uint64_t n_tokens);
 void weft_account_give_back(weft_account *account, uint64_t n_tokens, uint64_t now_us);
+/* n_tokens were taken from the bucket elsewhere, or, below 0, given back. */
+void weft_account_move(weft_account *account, int64_t n_tokens, uint64_t now_us);
 
 #endif

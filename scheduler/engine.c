@@ -469,6 +469,10 @@ weft_tenant_left weft_engine_get_tenant_left(weft_engine *engine, uint32_t tenan
   return weft_account_left(&account, now_us);
 }
 
+void weft_engine_move_tokens(weft_engine *engine, uint32_t tenant, int64_t n_tokens, uint64_t now_us) {
+  weft_places_move(engine->places, tenant, n_tokens, now_us);
+}
+
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out) {
   weft_account account = weft_places_account(engine->places, tenant);
   (void)pthread_mutex_lock(&engine->stats_mutex);
@@ -558,6 +562,10 @@ weft_status weft_engine_unpin(weft_engine *engine, uint32_t id) {
 
 uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t max) {
   return weft_pins_list(engine, out, max);
+}
+
+weft_status weft_engine_copy_pin(weft_engine *engine, uint32_t id, int32_t **tokens, uint32_t *n_tokens) {
+  return weft_pins_copy(engine, id, tokens, n_tokens);
 }
 
 void weft_engine_set_drafter(weft_engine *engine, const weft_drafter *drafter, bool always) {

@@ -100,6 +100,8 @@ weft_status weft_engine_pin(weft_engine *engine, const weft_pin_params *params, 
                             weft_error *error);
 weft_status weft_engine_unpin(weft_engine *engine, uint32_t id); /* NOT_FOUND; gone at the next step */
 uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t max); /* in order of declaration */
+/* A copy of a pin's tokens, the caller's. NOT_FOUND, NO_MEMORY. */
+weft_status weft_engine_copy_pin(weft_engine *engine, uint32_t id, int32_t **tokens, uint32_t *n_tokens);
 
 /* ---- how busy it is, for a choice between engines; any thread ----------------------------------------------- */
 
@@ -128,6 +130,8 @@ uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_t
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
 void weft_engine_get_request_stats(weft_engine *engine, uint32_t model, weft_request_stats *out); /* of one model */
 weft_tenant_left weft_engine_get_tenant_left(weft_engine *engine, uint32_t tenant, uint64_t now_us);
+/* Another server took n_tokens of the tenant's tokens of this minute, or, below 0, gave them back. Any thread. */
+void weft_engine_move_tokens(weft_engine *engine, uint32_t tenant, int64_t n_tokens, uint64_t now_us);
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out);
 
 /* The blocks of each layer group of a model, as one copy; out: [n_groups]. */

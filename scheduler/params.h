@@ -120,7 +120,7 @@ typedef struct weft_pin_params {
   uint32_t n_tokens;
   int32_t priority;    /* requests of tenants whose class is above it may take its blocks */
   uint64_t expires_us; /* absolute, engine time; 0: never */
-  uint32_t id;         /* 0: the engine numbers it; else a number that no pin of the engine has had */
+  uint32_t id;         /* the number that it gets where no pin has had it or a later one; else it gets the next one */
 } weft_pin_params;
 
 #endif

@@ -85,7 +85,8 @@ static weft_status declare_pin(weft_pin_table *pins, weft_pin_entry *pin, uint32
                        "longest request fits beside them",
                        pin->info.n_tokens, pin->info.n_pages, pins->n_pages, pins->n_pages_max);
   } else {
-    *id = pin->info.id = wanted != 0 ? wanted : pins->next_id++;
+    *id = pin->info.id = wanted > pins->next_id ? wanted : pins->next_id;
+    pins->next_id = *id + 1;
     pins->pin[pins->n++] = pin;
     pins->n_pages += pin->info.n_pages;
     atomic_store_explicit(&pins->n_known, pins->n, memory_order_release);
@@ -134,6 +135,23 @@ uint32_t weft_pins_list(weft_engine *e, weft_pin_info *out, uint32_t max) {
   }
   unlock_pins(pins);
   return n;
+}
+
+weft_status weft_pins_copy(weft_engine *e, uint32_t id, int32_t **tokens, uint32_t *n_tokens) {
+  weft_pin_table *pins = &e->pins;
+  weft_status status = WEFT_E_NOT_FOUND;
+  *tokens = NULL;
+  lock_pins(pins);
+  for (uint32_t i = 0; i < pins->n; i++) {
+    const weft_pin_entry *pin = pins->pin[i];
+    if (pin->info.id != id || pin->removed) continue;
+    *tokens = weft_alloc(pin->info.n_tokens, sizeof **tokens);
+    status = *tokens == NULL ? WEFT_E_NO_MEMORY : WEFT_OK;
+    if (status == WEFT_OK) memcpy(*tokens, pin->tokens, pin->info.n_tokens * sizeof **tokens);
+    *n_tokens = pin->info.n_tokens;
+  }
+  unlock_pins(pins);
+  return status;
 }
 
 /* ---- engine thread --------------------------------------------------------------------------- */

@@ -29,6 +29,8 @@ weft_status weft_pins_declare(weft_engine *engine, const weft_pin_params *params
                               weft_error *error);
 weft_status weft_pins_remove(weft_engine *engine, uint32_t id);                 /* NOT_FOUND; gone at the next step */
 uint32_t weft_pins_list(weft_engine *engine, weft_pin_info *out, uint32_t max); /* in order of declaration */
+/* A copy of the tokens, the caller's. NOT_FOUND, NO_MEMORY. */
+weft_status weft_pins_copy(weft_engine *engine, uint32_t id, int32_t **tokens, uint32_t *n_tokens);
 
 /* ---- engine thread ---- */
 

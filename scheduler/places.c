@@ -39,6 +39,12 @@ weft_account weft_places_account(weft_places *p, uint32_t tenant) {
   return account;
 }
 
+void weft_places_move(weft_places *p, uint32_t tenant, int64_t n_tokens, uint64_t now_us) {
+  (void)pthread_mutex_lock(&p->mutex);
+  weft_account_move(&p->account[tenant], n_tokens, now_us);
+  (void)pthread_mutex_unlock(&p->mutex);
+}
+
 void weft_places_count_refused(weft_places *p, uint32_t model, weft_refused why, uint32_t n) {
   (void)pthread_mutex_lock(&p->mutex);
   p->n_refused[model][why] += n;

@@ -29,6 +29,8 @@ weft_status weft_places_open(weft_places *places, const weft_engine_config *conf
 void weft_places_close(weft_places *places);
 /* A copy of a tenant's account. */
 weft_account weft_places_account(weft_places *places, uint32_t tenant);
+/* weft_account_move of a tenant's account. Any thread. */
+void weft_places_move(weft_places *places, uint32_t tenant, int64_t n_tokens, uint64_t now_us);
 /* n requests of a model were refused. Any thread. */
 void weft_places_count_refused(weft_places *places, uint32_t model, weft_refused why, uint32_t n);
 void weft_places_get_refused(weft_places *places, uint32_t model, uint64_t out[WEFT_REFUSED_KINDS]);

@@ -273,7 +273,8 @@ weft_status weft_replicas_pin(weft_replicas *rs, const weft_pin_params *params, 
   weft_pin_params each = *params;
   weft_status status = WEFT_OK;
   (void)pthread_mutex_lock(&rs->mutex);
-  each.id = ++rs->n_pins;
+  each.id = params->id > rs->n_pins ? params->id : rs->n_pins + 1;
+  rs->n_pins = each.id;
   for (uint32_t i = 0; i < rs->n && status == WEFT_OK; i++) {
     if (works_or_none(rs, i, params->model)) status = weft_engine_pin(rs->engine[i], &each, now_us, id, error);
   }
@@ -287,6 +288,13 @@ weft_status weft_replicas_unpin(weft_replicas *rs, uint32_t id) {
   for (uint32_t i = 0; i < rs->n; i++) {
     if (weft_engine_unpin(rs->engine[i], id) == WEFT_OK) status = WEFT_OK;
   }
+  return status;
+}
+
+weft_status weft_replicas_copy_pin(weft_replicas *rs, uint32_t id, int32_t **tokens, uint32_t *n_tokens) {
+  weft_status status = WEFT_E_NOT_FOUND;
+  for (uint32_t i = 0; i < rs->n && status == WEFT_E_NOT_FOUND; i++)
+    status = weft_engine_copy_pin(rs->engine[i], id, tokens, n_tokens);
   return status;
 }
 
@@ -336,6 +344,10 @@ void weft_replicas_get_request_stats(weft_replicas *rs, uint32_t model, weft_req
     weft_engine_get_request_stats(rs->engine[i], model, &part);
     weft_request_stats_add(out, &part);
   }
+}
+
+void weft_replicas_move_tokens(weft_replicas *rs, uint32_t tenant, int64_t n_tokens, uint64_t now_us) {
+  weft_engine_move_tokens(rs->engine[0], tenant, n_tokens, now_us); /* all have the same places */
 }
 
 weft_tenant_left weft_replicas_get_tenant_left(weft_replicas *rs, uint32_t tenant, uint64_t now_us) {

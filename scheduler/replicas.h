@@ -56,11 +56,14 @@ weft_status weft_replicas_change_tenant(weft_replicas *replicas, uint32_t tenant
 weft_status weft_replicas_pin(weft_replicas *replicas, const weft_pin_params *params, uint64_t now_us, uint32_t *id,
                               weft_error *error);
 weft_status weft_replicas_unpin(weft_replicas *replicas, uint32_t id);
+/* Of the first replica that has it. */
+weft_status weft_replicas_copy_pin(weft_replicas *replicas, uint32_t id, int32_t **tokens, uint32_t *n_tokens);
 /* A pin is held when every replica that works holds it; its pages are those of one. */
 uint32_t weft_replicas_list_pins(weft_replicas *replicas, weft_pin_info *out, uint32_t max);
 /* Sums, as stats_sum.h says. Group usage: [WEFT_GROUPS_MAX]. */
 void weft_replicas_get_stats(weft_replicas *replicas, weft_engine_stats *out);
 void weft_replicas_get_request_stats(weft_replicas *replicas, uint32_t model, weft_request_stats *out);
+void weft_replicas_move_tokens(weft_replicas *replicas, uint32_t tenant, int64_t n_tokens, uint64_t now_us);
 /* What a tenant may still submit now, with the limits that it has. */
 weft_tenant_left weft_replicas_get_tenant_left(weft_replicas *replicas, uint32_t tenant, uint64_t now_us);
 void weft_replicas_get_tenant_stats(weft_replicas *replicas, uint32_t tenant, weft_tenant_stats *out);

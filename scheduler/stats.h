@@ -117,6 +117,8 @@ typedef struct weft_tenant_left {
   uint32_t requests_max, requests; /* in the engine at once, of which are left; requests_max 0: no limit */
   uint32_t tokens_max, tokens;     /* of a minute; tokens_max 0: no limit */
   uint64_t tokens_full_us;         /* until the minute's tokens are all there again */
+  uint64_t tokens_lacking;         /* to that */
+  int64_t tokens_taken;            /* since the start, less those given back */
 } weft_tenant_left;
 
 #endif

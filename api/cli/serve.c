@@ -61,27 +61,51 @@ static int wait_signal(int ms) {
 
 /* A server that may be taken over. */
 typedef struct line_of_servers {
-  int link;        /* to the one before, until this one is ready; -1: there is none */
+  int link;        /* to the one before, until that has ended; -1: there is none */
+  bool joined;     /* this one has told the one before that it is ready */
   hand_over *next; /* where the next one asks; NULL: nowhere */
   successor *self; /* how to start it; NULL: --take-over was not given */
   char *path;      /* of --take-over, from the root */
   char where[320]; /* what both must be given */
   int taken_by;    /* its process, once it has taken over; 0: none has */
+  weft_server *server;
 } line_of_servers;
+
+/* What the server before leaves as its last requests end. */
+static void hear_before(line_of_servers *line) {
+  weft_error error = {{0}};
+  weft_text part = {0};
+  bool more = hand_over_hear_more(line->link, &part);
+  if (part.n > 0 && weft_estate_take(line->server, part.bytes, part.n, &error) != WEFT_OK)
+    weft_log(WEFT_LOG_WARN, "--take-over: %s", error.text);
+  weft_text_free(&part);
+  if (more && hand_over_want_more(line->link)) return;
+  (void)close(line->link);
+  line->link = -1;
+}
+
+/* While this server ends: the one before may still tell something, and the next one is told what came. */
+static void turn_line(line_of_servers *line) {
+  struct pollfd before = {.fd = line->link, .events = POLLIN};
+  if (poll(&before, 1, 0) > 0) hear_before(line);
+  hand_over_tell_more(line->next, false);
+}
 
 /* The number of the next signal, or 0: another server has taken over. When the owner of mapped weights ends meanwhile,
  * the log says so, once. */
 static int wait_news(weft_runtime *rt, weft_server *server, int *owner, line_of_servers *line) {
   int number = 0;
   while (number == 0 && line->taken_by == 0) {
-    struct pollfd look[3] = {{.fd = signal_pipe[0], .events = POLLIN},
+    struct pollfd look[4] = {{.fd = signal_pipe[0], .events = POLLIN},
                              {.fd = *owner, .events = POLLIN},
-                             {.fd = hand_over_descriptor(line->next), .events = POLLIN}};
+                             {.fd = hand_over_descriptor(line->next), .events = POLLIN},
+                             {.fd = line->link, .events = POLLIN}};
     int pid;
-    if (poll(look, 3, -1) > 0 && look[1].revents != 0) {
+    if (poll(look, 4, -1) > 0 && look[1].revents != 0) {
       (void)weft_degraded(rt); /* writes the line */
       *owner = -1;
     }
+    if (look[3].revents != 0) hear_before(line);
     if (look[2].revents != 0 && hand_over_hear(line->next, rt, server, &pid)) line->taken_by = pid;
     number = wait_signal(0);
   }
@@ -93,10 +117,11 @@ static bool ends_server(int number) {
 }
 
 /* True when a signal to end came. */
-static bool wait_idle(weft_server *server, uint64_t ms) {
+static bool wait_idle(weft_server *server, line_of_servers *line, uint64_t ms) {
   uint64_t until = weft_clock_us() + ms * 1000u;
   while (!weft_server_idle(server) && weft_clock_us() < until) {
     int number = wait_signal(LOOK_MS);
+    turn_line(line);
     if (ends_server(number)) return true;
   }
   return false;
@@ -261,29 +286,30 @@ static void start_successor(const line_of_servers *line) {
 
 /* Another server accepts what comes. Connections that are open have their requests answered, each connection's last;
  * who sends nothing more holds this up as long as draining may take. */
-static void answer_the_rest(const weft_config *config, weft_server *server, int pid) {
+static void answer_the_rest(const weft_config *config, weft_server *server, line_of_servers *line) {
   char lines[64];
-  (void)snprintf(lines, sizeof lines, "MAINPID=%d", pid);
+  (void)snprintf(lines, sizeof lines, "MAINPID=%d", line->taken_by);
   tell_manager(lines);
-  weft_log(WEFT_LOG_NOTICE, "process %d has taken over; this one answers what it has, and ends", pid);
+  weft_log(WEFT_LOG_NOTICE, "process %d has taken over; this one answers what it has, and ends", line->taken_by);
   uint64_t until = weft_clock_us() + (uint64_t)config->drain_seconds * 1000000u;
   while (weft_server_connections(server) > 0 && (!weft_server_idle(server) || weft_clock_us() < until)) {
     if (ends_server(wait_signal(LOOK_MS))) return;
+    turn_line(line);
   }
 }
 
-static void drain_server(const weft_config *config, weft_server *server) {
+static void drain_server(const weft_config *config, weft_server *server, line_of_servers *line) {
   weft_server_drain(server);
   if (weft_server_idle(server)) return;
   if (!config->quiet)
     weft_cli_say(STDERR_FILENO,
                  "draining: what runs has %u s to come to its end; a second Ctrl-C or SIGTERM cancels it",
                  config->drain_seconds);
-  bool again = wait_idle(server, (uint64_t)config->drain_seconds * 1000u);
+  bool again = wait_idle(server, line, (uint64_t)config->drain_seconds * 1000u);
   if (weft_server_idle(server)) return;
   weft_log(WEFT_LOG_WARN, again ? "cancelling what is running" : "the time to drain is up: cancelling what is running");
   weft_server_cancel(server);
-  (void)wait_idle(server, CANCEL_MS);
+  (void)wait_idle(server, line, CANCEL_MS);
 }
 
 static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft_server *server,
@@ -299,12 +325,13 @@ static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft
     tell_manager("READY=1");
   }
   if (line->taken_by != 0) {
-    answer_the_rest(config, server, line->taken_by);
+    answer_the_rest(config, server, line);
   } else {
     tell_manager("STOPPING=1");
     tell_leaving(config, server);
   }
-  drain_server(config, server);
+  drain_server(config, server, line);
+  hand_over_tell_more(line->next, true);
 }
 
 /* ---- the line of servers ---- */
@@ -329,14 +356,18 @@ static weft_status begin_line(const weft_config *config, line_of_servers *line, 
 
 /* This server answers requests: the one before need not any more, and the next one may come. Once it has taken over, a
  * fault here is no reason to end. */
-static int join_line(line_of_servers *line) {
+static int join_line(line_of_servers *line, weft_server *server, uint32_t first_pin) {
   weft_error error = {{0}};
   bool took = line->link >= 0;
+  line->server = server;
+  line->joined = true;
   if (line->path == NULL) return 0;
   if (took && hand_over_tell_ready(line->link, &error) != WEFT_OK) weft_log(WEFT_LOG_WARN, "%s", error.text);
-  if (took) (void)close(line->link);
-  line->link = -1;
-  if (hand_over_open(line->path, line->where, &line->next, &error) == WEFT_OK) return 0;
+  if (took && !hand_over_want_more(line->link)) {
+    (void)close(line->link); /* the one before has ended */
+    line->link = -1;
+  }
+  if (hand_over_open(line->path, line->where, first_pin, &line->next, &error) == WEFT_OK) return 0;
   hand_over_close(line->next);
   line->next = NULL;
   if (!took) return weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
@@ -349,6 +380,17 @@ static void close_line(line_of_servers *line) {
   hand_over_close(line->next);
   successor_close(line->self);
   weft_free(line->path);
+}
+
+/* What the server before leaves so far, and then what it listens on. */
+static weft_status ask_before(const line_of_servers *line, weft_server_options *where, weft_text *estate,
+                              weft_error *error) {
+  weft_status status = hand_over_ask_estate(line->link, estate, error);
+  if (status == WEFT_OK) status = hand_over_ask_socket(line->link, &where->listener, error);
+  where->has_listener = status == WEFT_OK;
+  where->estate = estate->bytes;
+  where->n_estate = estate->n;
+  return status;
 }
 
 static const weft_tenant_options everybody = {.name = WEFT_EVERYBODY};
@@ -398,6 +440,15 @@ static int open_events(const weft_config *config, weft_runtime *rt, kv_events **
   return 0;
 }
 
+/* The number that the next pin gets, after those of files. */
+static uint32_t next_pin(weft_runtime *rt) {
+  enum { PINS_MAX = 4096 };
+  weft_pin_card *pin = weft_alloc(PINS_MAX, sizeof *pin);
+  uint32_t n = pin == NULL ? 0 : weft_pins(rt, pin, PINS_MAX), next = n == 0 ? 1 : pin[n - 1].id + 1;
+  weft_free(pin);
+  return next;
+}
+
 static int serve_at_place(const weft_config *config, const read_again *files, workplace *place,
                           void (*opened)(weft_runtime *rt)) {
   weft_open_options options = weft_config_open(config);
@@ -421,6 +472,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   weft_error error = {{0}};
   char text[512];
   line_of_servers line;
+  weft_text estate = {0};
   if (begin_line(config, &line, &error) != WEFT_OK) {
     close_line(&line);
     return weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
@@ -438,13 +490,12 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
     if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
       code = weft_cli_fail(WEFT_EXIT_USAGE, "--pin %s", error.text);
   }
+  uint32_t first_pin = code == 0 ? next_pin(rt) : 1;
   if (code == 0) code = open_events(config, rt, &events);
   where.events = events;
   if (code == 0 && (where.connections = fit_connections(where.connections)) == 0) code = WEFT_EXIT_LOAD;
-  if (code == 0 && line.link >= 0) {
-    where.has_listener = hand_over_ask_socket(line.link, &where.listener, &error) == WEFT_OK;
-    if (!where.has_listener) code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
-  }
+  if (code == 0 && line.link >= 0 && ask_before(&line, &where, &estate, &error) != WEFT_OK)
+    code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0 && (status = weft_server_open(&where, rt, &server, &error)) != WEFT_OK)
     code = weft_cli_fail(status == WEFT_E_NO_MEMORY ? WEFT_EXIT_LOAD : WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0) say_plan(rt, server);
@@ -456,9 +507,11 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
       say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);
   }
-  if (code == 0) code = join_line(&line);
+  weft_text_free(&estate);
+  if (code == 0) code = join_line(&line, server, first_pin);
   if (code == 0) serve_until_signal(config, rt, server, files, place, &line);
-  if (code != 0 && server != NULL && line.link >= 0) weft_server_pass_on(server); /* the one before has it still */
+  if (code != 0 && server != NULL && line.link >= 0 && !line.joined)
+    weft_server_pass_on(server); /* the one before has it still */
   close_line(&line);
   weft_server_close(server);
   kv_events_close(events);

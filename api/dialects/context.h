@@ -33,6 +33,7 @@ struct weft_server {
   weft_responses *responses;     /* responses that clients may ask for again */
   uint64_t body_bytes;           /* of one body, at most */
   atomic_bool draining, leaving; /* leaving: answers as before, but says that it is not ready */
+  atomic_bool holds_pins;        /* they are being handed over */
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
 };

@@ -14,20 +14,23 @@ enum { RESPONSE_SHARE = 32 };
 typedef struct response_entry {
   struct response_entry *older, *newer; /* of the same tenant */
   size_t n_block, n_body, n_items;
+  uint64_t number; /* grows with each one that is put or deleted */
   char *body, *items;
   char id[];
 } response_entry;
 
 typedef struct tenant_shelf {
   response_entry *oldest, *newest;
+  response_entry *gone, *last_gone; /* deleted and remembered, linked by newer */
   uint64_t n_bytes;
   uint32_t n_entries;
 } tenant_shelf;
 
 struct weft_responses {
   pthread_mutex_t lock;
-  uint64_t max_bytes, n_bytes;
+  uint64_t max_bytes, n_bytes, number;
   uint32_t n_entries, n_tenants;
+  bool remembers; /* what is deleted */
   tenant_shelf shelf[];
 };
 
@@ -41,19 +44,34 @@ weft_status weft_responses_open(uint32_t n_tenants, uint64_t max_bytes, weft_res
   return WEFT_OK;
 }
 
-/* Takes it off its shelf and frees it. */
-static void drop_entry(weft_responses *store, tenant_shelf *shelf, response_entry *entry) {
+static void take_off(weft_responses *store, tenant_shelf *shelf, response_entry *entry) {
   *(entry->older == NULL ? &shelf->oldest : &entry->older->newer) = entry->newer;
   *(entry->newer == NULL ? &shelf->newest : &entry->newer->older) = entry->older;
   shelf->n_bytes -= entry->n_block;
   shelf->n_entries -= 1;
   store->n_bytes -= entry->n_block;
   store->n_entries -= 1;
+}
+
+static void drop_entry(weft_responses *store, tenant_shelf *shelf, response_entry *entry) {
+  take_off(store, shelf, entry);
   weft_free(entry);
+}
+
+/* Its texts are nobody's any more; the id is told. */
+static void remember_gone(weft_responses *store, tenant_shelf *shelf, response_entry *entry) {
+  take_off(store, shelf, entry);
+  memset(entry->body, 0, entry->n_body + entry->n_items);
+  entry->n_body = entry->n_items = 0;
+  entry->number = ++store->number;
+  entry->older = entry->newer = NULL;
+  *(shelf->last_gone == NULL ? &shelf->gone : &shelf->last_gone->newer) = entry;
+  shelf->last_gone = entry;
 }
 
 void weft_responses_close(weft_responses *store) {
   if (store == NULL) return;
+  weft_responses_forget(store);
   for (uint32_t i = 0; i < store->n_tenants; i++) {
     while (store->shelf[i].oldest != NULL) drop_entry(store, &store->shelf[i], store->shelf[i].oldest);
   }
@@ -114,6 +132,7 @@ void weft_responses_put(weft_responses *store, uint32_t tenant, const char *id, 
     weft_free(entry);
     return;
   }
+  entry->number = ++store->number;
   entry->older = shelf->newest;
   *(shelf->newest == NULL ? &shelf->oldest : &shelf->newest->newer) = entry;
   shelf->newest = entry;
@@ -146,7 +165,10 @@ bool weft_responses_delete(weft_responses *store, uint32_t tenant, const char *i
   for (response_entry *entry = store->shelf[tenant].newest, *older; entry != NULL; entry = older) {
     older = entry->older;
     if (strcmp(entry->id, id) != 0) continue;
-    drop_entry(store, &store->shelf[tenant], entry);
+    if (store->remembers)
+      remember_gone(store, &store->shelf[tenant], entry);
+    else
+      drop_entry(store, &store->shelf[tenant], entry);
     found = true;
   }
   (void)pthread_mutex_unlock(&store->lock);
@@ -158,4 +180,50 @@ uint64_t weft_responses_bytes(weft_responses *store) {
   uint64_t n = store->n_bytes;
   (void)pthread_mutex_unlock(&store->lock);
   return n;
+}
+
+/* ---- for another server ---- */
+
+uint64_t weft_responses_number(weft_responses *store) {
+  (void)pthread_mutex_lock(&store->lock);
+  uint64_t number = store->number;
+  (void)pthread_mutex_unlock(&store->lock);
+  return number;
+}
+
+bool weft_responses_next(weft_responses *store, uint32_t tenant, uint64_t *number, weft_response_copy *out) {
+  const tenant_shelf *shelf = &store->shelf[tenant];
+  *out = (weft_response_copy){.deleted = false};
+  (void)pthread_mutex_lock(&store->lock);
+  store->remembers = true;
+  const response_entry *entry = shelf->oldest, *gone = shelf->gone;
+  while (entry != NULL && entry->number <= *number) entry = entry->newer;
+  while (gone != NULL && gone->number <= *number) gone = gone->newer;
+  if (gone != NULL && (entry == NULL || gone->number < entry->number)) {
+    entry = gone;
+    out->deleted = true;
+  }
+  if (entry != NULL) {
+    weft_text_puts(&out->id, entry->id);
+    weft_text_append(&out->body, entry->body, entry->n_body);
+    weft_text_append(&out->items, entry->items, entry->n_items);
+    *number = entry->number;
+  }
+  (void)pthread_mutex_unlock(&store->lock);
+  return entry != NULL;
+}
+
+void weft_responses_forget(weft_responses *store) {
+  (void)pthread_mutex_lock(&store->lock);
+  store->remembers = false;
+  for (uint32_t i = 0; i < store->n_tenants; i++) {
+    tenant_shelf *shelf = &store->shelf[i];
+    while (shelf->gone != NULL) {
+      response_entry *entry = shelf->gone;
+      shelf->gone = entry->newer;
+      weft_free(entry);
+    }
+    shelf->last_gone = NULL;
+  }
+  (void)pthread_mutex_unlock(&store->lock);
 }

@@ -157,14 +157,20 @@ weft_status weft_admin_pin_file(weft_runtime *rt, const weft_keys *keys, const c
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
+static weft_status refuse_now(weft_server *s, weft_refusal *why) {
+  if (atomic_load(&s->draining)) return weft_refuse_status(why, WEFT_FULL, "", true);
+  if (!atomic_load(&s->holds_pins)) return WEFT_OK;
+  return weft_refuse(why, 503, "draining", NULL, "another server takes over, and this one's pins go to it: ask again");
+}
+
 void weft_handle_pin(weft_server *s, weft_exchange *x) {
   weft_refusal why;
   json_t *root = NULL;
   size_t n;
   uint32_t id = 0;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
-                                                 : weft_body_load(bytes, n, &s->body_rules.json, &root, &why);
+  weft_status status = refuse_now(s, &why);
+  if (status == WEFT_OK) status = weft_body_load(bytes, n, &s->body_rules.json, &root, &why);
   if (status == WEFT_OK) status = declare_one(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
   if (status == WEFT_OK) {
     weft_text body = {0};
@@ -216,6 +222,12 @@ void weft_handle_unpin(weft_server *s, weft_exchange *x) {
   uint64_t id = 0;
   for (const char *c = word; *c >= '0' && *c <= '9' && id <= UINT32_MAX; c++) id = id * 10 + (uint64_t)(*c - '0');
   bool number = word[0] != 0 && word[strspn(word, "0123456789")] == 0 && id <= UINT32_MAX;
+  if (atomic_load(&s->holds_pins)) {
+    weft_refusal why;
+    (void)refuse_now(s, &why);
+    weft_exchange_refuse(x, &why);
+    return;
+  }
   if (!number || weft_unpin(s->runtime, (uint32_t)id) != 0) {
     weft_refusal why;
     (void)weft_refuse(&why, 404, "pin_not_found", NULL, "no pin has the number '%.32s': GET /admin/pins lists them",

@@ -8,6 +8,7 @@
 #include "api/formats.h"
 #include "api/http/pack.h"
 #include "api/prometheus.h"
+#include "api/server/estate.h"
 #include "api/server/origins.h"
 #include "api/server/page.h"
 #include "api/server/request_log.h"
@@ -405,6 +406,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   }
   status = weft_responses_open(config.n_tenants, 0, &s->responses);
   if (status != WEFT_OK) (void)weft_fail(error, status, "no memory for the server");
+  if (status == WEFT_OK && o->n_estate > 0) status = weft_estate_take(s, o->estate, o->n_estate, error);
   if (status == WEFT_OK) status = weft_watchers_open(runtime, o->keys, &s->watchers, error);
   if (status == WEFT_OK) status = weft_http_open(&config, &s->http, error);
   if (status == WEFT_OK)
@@ -479,6 +481,10 @@ void weft_server_pass_on(weft_server *s) {
   atomic_store(&s->leaving, true);
   weft_watchers_drain(s->watchers);
   weft_http_pass_on(s->http);
+}
+
+void weft_server_hold_pins(weft_server *s, bool hold) {
+  atomic_store(&s->holds_pins, hold);
 }
 
 uint32_t weft_server_connections(weft_server *s) {

@@ -16,11 +16,13 @@ typedef struct weft_server weft_server;
 
 /* Zero-initialise; every zero means the default in brackets: [serve] is that of the option of the same name. */
 typedef struct weft_server_options {
-  const char *host;      /* [serve] unix:PATH is a unix socket */
-  uint32_t port;         /* 0: a free one */
-  uint32_t socket_mode;  /* [serve] file mode of the unix socket */
-  bool has_listener;     /* host and port are listened on already, by a socket that another process handed over: */
-  int listener;          /* this one; the server's from weft_server_open on, also where that fails */
+  const char *host;     /* [serve] unix:PATH is a unix socket */
+  uint32_t port;        /* 0: a free one */
+  uint32_t socket_mode; /* [serve] file mode of the unix socket */
+  bool has_listener;    /* host and port are listened on already, by a socket that another process handed over: */
+  int listener;         /* this one; the server's from weft_server_open on, also where that fails */
+  const char *estate; /* [none] a part of what the server before leaves (estate.h), taken before a client is answered */
+  size_t n_estate;    /* bytes */
   const char *tls_cert;  /* [none] a certificate with its chain, in PEM; then only TLS is spoken */
   const char *tls_key;   /* [none] its key, in PEM */
   uint32_t body_mib;     /* [serve] largest body of a request */
@@ -51,6 +53,8 @@ void weft_server_drain(weft_server *server);
 int weft_server_listener(const weft_server *server);
 void weft_server_pass_on(weft_server *server);
 uint32_t weft_server_connections(weft_server *server);
+/* While true, the operator is told to pin and unpin later: where the server's pins go over, none must come or go. */
+void weft_server_hold_pins(weft_server *server, bool hold);
 /* The server can be reached from this machine alone. */
 bool weft_server_is_loopback(const weft_server *server);
 /* Appends one line: the most host memory that connections and the bodies that they read can take. */

@@ -223,6 +223,45 @@ static void a_signal_starts_the_next_one(void **state) {
   (void)unlink(manager);
 }
 
+/* ---- what goes over besides ---------------------------------------------------------------------------------- */
+
+static const char ask_stored[] = "{\"input\":\"What is 2 + 3?\",\"max_output_tokens\":8,\"mode\":\"autoregressive\"}";
+
+static char *id_of_answer(talk_answer a) {
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  if (a.code != 200 || root == NULL) fail_msg("gave %d: %s", a.code, a.body.bytes);
+  char *id = strdup(text_at(root, "id"));
+  json_decref(root);
+  talk_answer_free(&a);
+  return id;
+}
+
+static int code_of(uint16_t port, const char *method, const char *id) {
+  char name[160];
+  (void)snprintf(name, sizeof name, "/v1/responses/%s", id);
+  talk_answer a = talk_ask(port, method, name, "");
+  int code = a.code;
+  talk_answer_free(&a);
+  return code;
+}
+
+/* A connection that this server has accepted. */
+static int dial_answered(uint16_t port) {
+  int fd = talk_dial(port);
+  talk_send(fd, "GET", "/health", "", "", 0);
+  talk_answer a = talk_receive(fd);
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+  return fd;
+}
+
+static json_int_t n_pins(uint16_t port) {
+  json_t *root = talk_json(port, "/admin/pins", NULL);
+  json_int_t n = (json_int_t)json_array_size(at(root, "pins"));
+  json_decref(root);
+  return n;
+}
+
 static void refused(const char *const *more, const char *words) {
   program p = start_server(more);
   int how = await_end(&p, 0, rest, sizeof rest);
@@ -230,7 +269,7 @@ static void refused(const char *const *more, const char *words) {
   if (strstr(rest, words) == NULL) fail_msg("'%s' is not said: %s", words, rest);
 }
 
-/* Whatever becomes of the second one, the first one answers as before. */
+/* Whatever becomes of the second one, the first one answers as before; and what a good one gets. */
 static void who_may_not_take_over_harms_nobody(void **state) {
   (void)state;
   program first = start_server(
@@ -242,12 +281,24 @@ static void who_may_not_take_over_harms_nobody(void **state) {
   talk_answer a = talk_ask(first.port, "GET", "/health", "");
   assert_int_equal(a.code, 200);
   talk_answer_free(&a);
-  json_t *saved = talk_json(first.port, "/admin/prefixes/save", "{}");
-  json_decref(saved);
+  json_decref(talk_json(first.port, "/admin/prefixes/save", "{}"));
+  json_decref(talk_json(first.port, "/admin/pins",
+                        "{\"text\":\"Sort these numbers from low to high, please: 12 7 9 81 23 44 5 6 17 8 \"}"));
+  char *early = id_of_answer(talk_ask(first.port, "POST", "/v1/responses", ask_stored));
+  int asks = dial_answered(first.port), deletes = dial_answered(first.port);
   program second = start_server(
       MORE("--port", "0", "--host-mib", "4", "--spill-file", kept, "--spill-mib", "8", "--keep", "default"));
   await_ready(&second); /* the first one has let go of the file */
+  assert_int_equal(code_of(second.port, "GET", early), 200);
+  assert_int_equal(n_pins(second.port), 1);
+  char name[160];
+  (void)snprintf(name, sizeof name, "/v1/responses/%s", early);
+  talk_check(talk_ask_on(deletes, "DELETE", name, "", ""), 200, early); /* the first one answers */
+  char *late = id_of_answer(talk_ask_on(asks, "POST", "/v1/responses", "", ask_stored));
   end_program(&first, 0, rest, sizeof rest);
+  while (code_of(second.port, "GET", late) != 200 || code_of(second.port, "GET", early) != 404) (void)usleep(2000);
+  free(early);
+  free(late);
   json_decref(talk_json(second.port, "/admin/prefixes/save", "{}"));
   end_program(&second, SIGTERM, rest, sizeof rest);
 }

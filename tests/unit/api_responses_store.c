@@ -156,6 +156,49 @@ static void bounded_in_number(void **state) {
   weft_responses_close(store);
 }
 
+/* The id of the next one after *number, with a minus where it was deleted; "": there is none. */
+static const char *next_id(weft_responses *store, uint32_t tenant, uint64_t *number) {
+  static char id[32];
+  weft_response_copy copy;
+  bool any = weft_responses_next(store, tenant, number, &copy);
+  (void)snprintf(id, sizeof id, "%s%s", any && copy.deleted ? "-" : "", any ? copy.id.bytes : "");
+  assert_true(!any || copy.deleted == (copy.body.n == 0));
+  weft_text_free(&copy.id);
+  weft_text_free(&copy.body);
+  weft_text_free(&copy.items);
+  return id;
+}
+
+/* In the order in which they came, each tenant's for itself; what is deleted is told from the first question on. */
+static void told_to_another_server(void **state) {
+  (void)state;
+  uint64_t at = 0, other = 0;
+  weft_responses *store = open_store(2, 0);
+  put(store, 0, "a", 3);
+  put(store, 1, "b", 4);
+  put(store, 0, "c", 5);
+  put(store, 0, "d", 5);
+  assert_true(weft_responses_delete(store, 0, "c")); /* before anybody asked */
+  assert_string_equal(next_id(store, 0, &at), "a");
+  assert_string_equal(next_id(store, 0, &at), "d");
+  assert_string_equal(next_id(store, 0, &at), "");
+  assert_string_equal(next_id(store, 1, &other), "b");
+  assert_true(weft_responses_delete(store, 0, "a"));
+  put(store, 0, "e", 5);
+  assert_true(weft_responses_delete(store, 0, "d"));
+  assert_string_equal(next_id(store, 0, &at), "-a");
+  assert_string_equal(next_id(store, 0, &at), "e");
+  assert_string_equal(next_id(store, 0, &at), "-d");
+  assert_int_equal(at, weft_responses_number(store));
+  assert_string_equal(next_id(store, 0, &at), "");
+  assert_string_equal(next_id(store, 1, &other), "");
+  at = 0;
+  weft_responses_forget(store);
+  assert_string_equal(next_id(store, 0, &at), "e");
+  assert_string_equal(next_id(store, 0, &at), "");
+  weft_responses_close(store);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(found_by_its_tenant_alone),
                                      cmocka_unit_test(an_id_given_twice),
@@ -163,6 +206,7 @@ int main(void) {
                                      cmocka_unit_test(who_keeps_most_gives_way),
                                      cmocka_unit_test(who_would_keep_most_gives_way),
                                      cmocka_unit_test(many_drive_out_their_own),
-                                     cmocka_unit_test(bounded_in_number)};
+                                     cmocka_unit_test(bounded_in_number),
+                                     cmocka_unit_test(told_to_another_server)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

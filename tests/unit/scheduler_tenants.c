@@ -384,6 +384,34 @@ static void tokens_of_all_choices(void **state) {
   all_end(r, 3, WEFT_FINISH_LENGTH);
 }
 
+/* What another server took of the same minute is taken here; what is more than there is stays owed, and refills pay it
+ * before the bucket fills; what is given back there comes back here. */
+static void tokens_taken_elsewhere(void **state) {
+  (void)state;
+  open_tenants((weft_tenant_config){.tokens_per_minute = 120}, (weft_tenant_config){0});
+  uint64_t now = w.now;
+  weft_engine_move_tokens(w.engine, 0, 100, now);
+  weft_engine_move_tokens(w.engine, 1, 100, now); /* without a limit nothing is counted */
+  weft_tenant_left left = weft_engine_get_tenant_left(w.engine, 0, now);
+  assert_int_equal(left.tokens, 20);
+  assert_int_equal(left.tokens_lacking, 100);
+  assert_int_equal(left.tokens_taken, 100);
+  assert_int_equal(weft_engine_get_tenant_left(w.engine, 1, now).tokens_taken, 0);
+  weft_engine_move_tokens(w.engine, 0, 60, now); /* 40 more than there are */
+  left = weft_engine_get_tenant_left(w.engine, 0, now);
+  assert_int_equal(left.tokens, 0);
+  assert_int_equal(left.tokens_lacking, 160);
+  assert_int_equal(left.tokens_full_us, 80000000);
+  assert_int_equal(weft_engine_get_tenant_left(w.engine, 0, now + 20000000).tokens, 0); /* two a second pay 40 */
+  assert_int_equal(weft_engine_get_tenant_left(w.engine, 0, now + 25000000).tokens, 10);
+  weft_engine_move_tokens(w.engine, 0, -50, now);
+  left = weft_engine_get_tenant_left(w.engine, 0, now);
+  assert_int_equal(left.tokens, 10);
+  assert_int_equal(left.tokens_taken, 110);
+  weft_request_params p = ask_as(0, 5, 6);
+  refused(&p, WEFT_RATE_LIMIT, "10 of this tenant's 120 tokens a minute are left");
+}
+
 /* Memory that runs out midway leaves nothing behind. */
 static void no_memory_midway(void **state) {
   (void)state;
@@ -664,6 +692,7 @@ int main(void) {
                                      TEST(more_choices_than_the_queue_holds),
                                      TEST(tokens_of_all_choices),
                                      TEST(memory_of_all_choices),
+                                     TEST(tokens_taken_elsewhere),
                                      TEST(no_memory_midway),
                                      TEST(a_full_queue_is_shared),
                                      TEST(a_full_queue_is_shared_by_weight),
