@@ -38,6 +38,7 @@
 #include "model/gguf/numbers.h"
 #include "model/inspect.h"
 #include "model/logits.h"
+#include "model/stages.h"
 #include "model/runner/runner.h"
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"

@@ -16,12 +16,18 @@ static bool outputs_are_sound(const weft_forward_args *args) {
   return true;
 }
 
-/* A probe is shown whole rows. */
-static weft_status probe_layer(model_step *step, uint32_t layer) {
+/* A tap is shown whole rows. */
+static weft_status tap_stream(model_step *step, uint32_t layer, weft_stage stage) {
   const weft_forward_args *args = step->args;
-  if (args->layer_probe == NULL) return WEFT_OK;
-  weft_status status = layer > 0 && step->owns_part ? layers_gather(step, step->x) : WEFT_OK;
-  if (step->model->shard == 0) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
+  if (args->tap == NULL) return WEFT_OK;
+  weft_status status = stage == WEFT_STAGE_LAYER && step->owns_part ? layers_gather(step, step->x) : WEFT_OK;
+  const weft_tapped tapped = {.layer = layer,
+                              .stage = stage,
+                              .device = step->part->device,
+                              .x = step->x,
+                              .n_rows = step->n_rows,
+                              .n_cols = model_row_width(step->model)};
+  if (step->model->shard == 0) args->tap(args->tap_self, &tapped);
   return status;
 }
 
@@ -113,7 +119,7 @@ static weft_status make_input(model_step *step) {
   uint32_t first = step->part->first_layer;
   weft_device_at_layer(step->part->device, first);
   weft_status status = first == 0 ? embed_rows(step) : WEFT_OK;
-  if (first == 0 && status == WEFT_OK) status = probe_layer(step, 0);
+  if (first == 0 && status == WEFT_OK) status = tap_stream(step, 0, WEFT_STAGE_INPUT);
   bool arrived_in_part = first > 0 && step->owns_part; /* embedded rows are whole on every shard */
   step->h_form = WEFT_ROWS_F32;
   if (model->hyper.latent.n_streams > 0) return status; /* the layer mixes the parts of the stream itself */
@@ -149,7 +155,7 @@ weft_status model_compute(model_step *step) {
     weft_device_at_layer(part->device, l);
     status = step->model->arch->layer(step, l);
     if (step->n_rows == 0) break; /* no output is wanted, and all keys are stored */
-    if (status == WEFT_OK) status = probe_layer(step, l + 1);
+    if (status == WEFT_OK) status = tap_stream(step, l, WEFT_STAGE_LAYER);
   }
   if (status == WEFT_OK) status = end_rows(step);
   weft_device_at_layer(part->device, UINT32_MAX);

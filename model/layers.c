@@ -328,6 +328,11 @@ static weft_rows_form output_form(const model_step *step, const model_layer *lay
   return weft_device_rows_bytes(step->part->device, form, step->n_rows, cols) <= room ? form : WEFT_ROWS_F32;
 }
 
+/* Rows as wide as the residual stream's parts. */
+static void tap_of(const model_step *step, const model_layer *layer, weft_stage stage, const float *y) {
+  layers_tap(step, (uint32_t)(layer - step->model->layers), stage, y, step->model->hyper.n_hidden);
+}
+
 weft_status layers_output(model_step *step, const model_layer *layer, float *y) {
   const weft_weight *o = &layer->o;
   const float *x = step->o_x;
@@ -340,7 +345,9 @@ weft_status layers_output(model_step *step, const model_layer *layer, float *y) 
   }
   weft_matmul_args args = layers_product_of(step->part, x, step->n_own, 1, &o, &y);
   args.x_form = step->o_form;
-  return status == WEFT_OK ? layers_multiply(step, &args) : status;
+  if (status == WEFT_OK) status = layers_multiply(step, &args);
+  if (status == WEFT_OK) tap_of(step, layer, WEFT_STAGE_ATTENTION, y);
+  return status;
 }
 
 static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
@@ -450,9 +457,10 @@ weft_status layers_attention(model_step *step, uint32_t l) {
     step->n_rows = 0; /* keys and values were all that was wanted */
     return WEFT_OK;
   }
+  uint64_t cols = (uint64_t)model->hyper.n_heads * view.head_dim;
+  layers_tap(step, l, WEFT_STAGE_QUERY, step->part->scratch.q, cols);
   status = attend_rows(step, l, &view, is_last);
   if (status == WEFT_OK) status = gate_heads(step, &model->layers[l]);
-  uint64_t cols = (uint64_t)model->hyper.n_heads * view.head_dim;
   return status == WEFT_OK && is_last ? layers_keep_output_rows(step, cols) : status;
 }
 
@@ -507,7 +515,9 @@ static weft_status dense_in_shards(model_step *step, const layers_mlp_args *args
 
 weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_form form, float *out) {
   layers_mlp_args mlp = layers_mlp_of(layer, step->h, form, out, step->n_rows);
-  return step->model->n_shards > 1 ? dense_in_shards(step, &mlp) : layers_mlp(step, &mlp);
+  weft_status status = step->model->n_shards > 1 ? dense_in_shards(step, &mlp) : layers_mlp(step, &mlp);
+  if (status == WEFT_OK) tap_of(step, layer, WEFT_STAGE_FFN, out);
+  return status;
 }
 
 /* ---- experts ---- */
@@ -614,6 +624,8 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const lay
   if (status == WEFT_OK && step->owns_part && shared != NULL) status = layers_mlp(step, shared);
   /* the router's product has read `routed` before the experts write `out` */
   if (status == WEFT_OK) status = run_experts(step, layer, args, step->owns_part ? NULL : shared);
+  if (status == WEFT_OK && shared != NULL) tap_of(step, layer, WEFT_STAGE_FFN, shared->out);
+  if (status == WEFT_OK) tap_of(step, layer, WEFT_STAGE_EXPERTS, args->out);
   if (status != WEFT_OK || step->model->n_shards == 1) return status;
   return exchange_arrays(step, step->owns_part ? WEFT_SHARDS_SUM_OWN : WEFT_SHARDS_SUM, &sum, 1);
 }

@@ -36,4 +36,14 @@ bool layers_end_here(const model_step *step, uint32_t layer);
 /* The delta rule of a layer, but for the memory of its view, its segments and its writes. */
 weft_delta_rule_args layers_delta_of(const weft_model *model, const model_part *part, uint32_t layer, uint32_t n_rows);
 
+/* Shows a tap the n_rows rows of a layer's stage. */
+static inline void layers_tap(const model_step *step, uint32_t layer, weft_stage stage, const float *x,
+                              uint64_t n_cols) {
+  const weft_forward_args *args = step->args;
+  if (args->tap == NULL || step->model->n_shards > 1) return;
+  const weft_tapped tapped = {
+      .layer = layer, .stage = stage, .device = step->part->device, .x = x, .n_rows = step->n_rows, .n_cols = n_cols};
+  args->tap(args->tap_self, &tapped);
+}
+
 #endif

@@ -267,7 +267,9 @@ weft_status layers_latent(model_step *step, uint32_t l, float *y) {
   }
   status = choose_far(step, l);
   if (status == WEFT_OK) status = attend_rows(step, l);
-  return status == WEFT_OK ? multiply_groups(step, l, y) : status;
+  if (status == WEFT_OK) status = multiply_groups(step, l, y);
+  if (status == WEFT_OK) layers_tap(step, l, WEFT_STAGE_ATTENTION, y, step->model->hyper.n_hidden);
+  return status;
 }
 
 /* ---- experts ---- */

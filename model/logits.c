@@ -218,7 +218,9 @@ static weft_status run_step(weft_logits *l, weft_error *error) {
                             .soft = l->soft,
                             .output_row = l->output_row,
                             .n_output = l->n_output,
-                            .hidden = l->d_hidden};
+                            .hidden = l->d_hidden,
+                            .tap = l->config.tap,
+                            .tap_self = l->config.tap_self};
   weft_status status = weft_model_forward(l->config.model, &args);
   if (status != WEFT_OK) return weft_fail(error, status, "the forward pass failed: %s", weft_status_text(status));
   status = give_rows(l, error);

@@ -19,10 +19,12 @@ typedef struct weft_logits weft_logits;
 
 typedef struct weft_logits_config {
   weft_model *model;
-  weft_model_limits limits; /* those the model was opened with: they bound a step */
-  uint32_t tokens_max;      /* tokens of the longest sequence, without its canvases; >= 1 */
-  uint32_t sequences_max;   /* sequences of one call; >= 1 */
-  uint32_t head_rows;       /* rows that go through the head at once; >= 1 */
+  weft_model_limits limits;                           /* those the model was opened with: they bound a step */
+  uint32_t tokens_max;                                /* tokens of the longest sequence, without its canvases; >= 1 */
+  uint32_t sequences_max;                             /* sequences of one call; >= 1 */
+  uint32_t head_rows;                                 /* rows that go through the head at once; >= 1 */
+  void (*tap)(void *self, const weft_tapped *tapped); /* shown the stages of each step; NULL: nobody is */
+  void *tap_self;
 } weft_logits_config;
 
 typedef struct weft_logits_sequence {

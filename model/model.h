@@ -88,6 +88,28 @@ typedef struct weft_crossed {
 } weft_crossed;
 weft_crossed weft_model_crossed(const weft_model *model);
 
+/* Where a layer gives something out, in the order in which that is computed. */
+typedef enum weft_stage {
+  WEFT_STAGE_INPUT = 0,     /* of layer 0: the embedded rows */
+  WEFT_STAGE_QUERY = 1,     /* queries, normed and rotated; of layers with attention over keys */
+  WEFT_STAGE_ATTENTION = 2, /* what attention, or what stands in its place, adds to a row, before its norm */
+  WEFT_STAGE_FFN = 3,       /* what the MLP makes, or the one beside experts */
+  WEFT_STAGE_EXPERTS = 4,   /* what a row's experts make together */
+  WEFT_STAGE_LAYER = 5,     /* the residual stream behind the layer */
+  WEFT_STAGE_HEAD = 6,      /* logits; a forward pass has none (model/stages.h) */
+  WEFT_STAGES = 7
+} weft_stage;
+
+/* Rows of a stage. From attention of the last layer on only the output rows are left, in their order. */
+typedef struct weft_tapped {
+  uint32_t layer;
+  weft_stage stage;
+  weft_device *device; /* in whose memory x lies until the next op; a tap downloads what it wants */
+  const float *x;      /* [n_rows][n_cols] */
+  uint32_t n_rows;
+  uint64_t n_cols;
+} weft_tapped;
+
 typedef struct weft_forward_args {
   const weft_batch *batch;
   const int32_t *token; /* [n_rows] the token of each row that the host knows */
@@ -107,10 +129,9 @@ typedef struct weft_forward_args {
   weft_status (*share)(void *self, uint32_t shard, const float *hidden);
   void *share_self;
   uint64_t graph_key; /* not 0: the caller records the step as a graph of this key, so shards behind the first do too */
-  /* For tests, else NULL: called with the residual stream in device memory, first as the input of layer 0 (layer == 0),
-   * then as the output of each layer l (layer == l + 1). After the last layer only the output rows are left. */
-  void (*layer_probe)(void *self, uint32_t layer, const float *x, uint32_t n_rows);
-  void *probe_self;
+  /* To look into a pass, else NULL. Of a model in shards only INPUT and LAYER are shown. */
+  void (*tap)(void *self, const weft_tapped *tapped);
+  void *tap_self;
 } weft_forward_args;
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args);
 

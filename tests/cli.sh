@@ -123,6 +123,11 @@ expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
 expect 0 '{"sound":true,"tensors":143' "$weft" check numbers -m $demo --json
 expect 0 'agrees with ref: 120 ops' "$weft" check -m $tiny --devices 0,1 -q
 expect 2 '--split replicas' "$weft" perplexity -m $ar -f tests/golden/perplexity/tiny.txt -c 64 --devices 0,1 --split replicas -q
+expect 0 'no bit differs at any stage of 24 tokens' "$weft" check stages -m $tiny -q
+expect 1 'the first bit differs at layer 0, query' "$weft" check stages -m $tiny --with ref --tolerance 1e-9 -q
+expect 0 '"differs":false,"tokens":24,"first_bit":{"layer":0,"stage":"query"' "$weft" check stages -m $tiny --with ref --json -q
+expect 2 '--with nothing: give rows' "$weft" check stages -m $tiny --with nothing -q
+expect 2 'of `weft check stages`' "$weft" check -m $tiny --with rows -q
 expect 2 'is named twice' "$weft" check -m $tiny --devices 1,1 -q
 { head -c -40000 $ar && head -c 40000 /dev/zero; } >"$dir/zeros.gguf"
 expect 0 'by diffusion: all 3 questions are answered' "$weft" test-model -m $demo -q

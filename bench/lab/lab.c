@@ -69,7 +69,9 @@ static const weft_option rows[] = {
     {"self-cond-temperature", 0, FIRST, LOGITS, F32(self_cond_temperature, 1, 1e-6, 100), "T",
      "temperature of that step"},
     {"tolerance", 0, FIRST, CHECK, F32(tolerance, 0.1, 1e-9, 10), "T",
-     "a row of an op may be off by T times its root mean square"},
+     "a row of an op, or of a stage, may be off by T times its root mean square"},
+    {"with", 0, FIRST, CHECK, TEXT(with), "HOW",
+     "check stages: compare with rows one by one (rows), exact, fast, kv-8bit, ref, cpu, cuda, or another file [rows]"},
     {"llama", 0, FIRST, BENCH, TEXT(llama), "DIR", "folder with an existing llama-server, for `bench peer`"},
     {"n-prompt", 0, FIRST, BENCH, U32(n_prompt, 512, 1, 1 << 20), "N", "prompt tokens"},
     {"n-generate", 0, FIRST, BENCH, U32(n_generate, 64, 1, 1 << 20), "N", "generated tokens"},
@@ -215,10 +217,12 @@ const weft_command weft_lab_commands[] = {
     {"eval", WEFT_OPENS_RUNTIME | EVAL, weft_lab_eval, "-m FILE --cases FILE",
      "answer examples with known answers, both ways",
      "  weft eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --limit 20\n", 0},
-    {"check", WEFT_OPENS_MODEL | CHECK, weft_lab_check, "[numbers] -m FILE [--backend NAME]",
+    {"check", WEFT_OPENS_MODEL | CHECK, weft_lab_check, "[numbers|stages] -m FILE [--backend NAME]",
      "the numbers of a file, then a backend against ref, op by op",
      "  weft check numbers -m a.gguf                    NaN, rows of zeros and constant routers only\n"
      "  weft check -m a.gguf --backend cpu\n"
+     "  weft check stages -m a.gguf                     a prompt at once beside row by row: not a bit may differ\n"
+     "  weft check stages -m a.gguf --with fast         the first stage that another precision changes, and how much\n"
      "  weft check -m m26.gguf --backend cuda --seconds 120    some rows of every product; more time takes more of "
      "them\n",
      1},

@@ -21,6 +21,7 @@ typedef struct weft_lab_config {
   const char *text;
   /* check */
   float tolerance;
+  const char *with;
   /* bench, eval, soak */
   const char *llama, *cases;
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;

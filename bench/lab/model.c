@@ -65,3 +65,12 @@ void weft_lab_model_close(weft_lab_model *m) {
   weft_gguf_close(m->gguf);
   *m = (weft_lab_model){.gguf = NULL};
 }
+
+int32_t *weft_lab_draw_tokens(uint32_t n, uint32_t n_vocab) {
+  int32_t *tokens = weft_alloc(n > 0 ? n : 1, sizeof *tokens);
+  for (uint32_t i = 0; tokens != NULL && i < n; i++) {
+    weft_draw_key key = {n, 0, WEFT_DRAW_TEST, i, 0};
+    tokens[i] = (int32_t)weft_draw_below(&key, n_vocab);
+  }
+  return tokens;
+}

@@ -25,4 +25,7 @@ weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config
                                 weft_error *error);
 void weft_lab_model_close(weft_lab_model *m);
 
+/* Tokens where none were given: drawn, always the same. NULL: no memory. */
+int32_t *weft_lab_draw_tokens(uint32_t n, uint32_t n_vocab);
+
 #endif

@@ -6,6 +6,7 @@
 
 #include "bench/lab/model.h"
 #include "bench/lab/progress.h"
+#include "bench/quality/stages.h"
 
 /* REF_RATE: weights that ref reads and multiplies per second on one core of a server, about. The work is bounded by it and
  * not by a clock, so that a command compares the same rows on every machine. */
@@ -18,16 +19,6 @@ typedef struct check_job {
   weft_split split, ref; /* devices of the one are in `devices`; those of the other are the job's own */
   int32_t *tokens, *canvas;
 } check_job;
-
-/* Tokens where none were given: drawn, always the same. */
-static int32_t *draw_tokens(uint32_t n, uint32_t n_vocab) {
-  int32_t *tokens = weft_alloc(n > 0 ? n : 1, sizeof *tokens);
-  for (uint32_t i = 0; tokens != NULL && i < n; i++) {
-    weft_draw_key key = {n, 0, WEFT_DRAW_TEST, i, 0};
-    tokens[i] = (int32_t)weft_draw_below(&key, n_vocab);
-  }
-  return tokens;
-}
 
 /* What the file says of itself, from a model opened for a moment. */
 static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t *n_canvas, weft_error *error) {
@@ -71,8 +62,8 @@ static weft_status run_check(const weft_lab_config *c, check_job *job, weft_chec
   if (status == WEFT_OK) status = open_ref(job, error);
   if (status == WEFT_OK) status = find_sizes(job, &n_vocab, &n_canvas, error);
   if (status != WEFT_OK) return status;
-  job->canvas = n_canvas > 0 ? draw_tokens(n_canvas, n_vocab) : NULL;
-  if (c->product.tokens == NULL) job->tokens = draw_tokens(n_tokens, n_vocab);
+  job->canvas = n_canvas > 0 ? weft_lab_draw_tokens(n_canvas, n_vocab) : NULL;
+  if (c->product.tokens == NULL) job->tokens = weft_lab_draw_tokens(n_tokens, n_vocab);
   if (c->product.tokens != NULL)
     status = weft_config_ids(c->product.tokens, "--tokens", &job->tokens, &n_tokens, error);
   if (status == WEFT_OK && (job->tokens == NULL || (n_canvas > 0 && job->canvas == NULL))) {
@@ -181,10 +172,14 @@ static int check_numbers(const weft_config *c, bool whole) {
 
 int weft_lab_check(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
-  bool numbers_only = product->words.n == 1 && strcmp(product->words.item[0], "numbers") == 0;
+  const char *part = product->words.n == 1 ? product->words.item[0] : "";
+  bool numbers_only = strcmp(part, "numbers") == 0, stages = strcmp(part, "stages") == 0;
   if (config->product.models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "check: name one GGUF file with -m FILE");
-  if (product->words.n > 0 && !numbers_only)
-    return weft_cli_fail(WEFT_EXIT_USAGE, "check: '%s' is no part of it; it has: numbers", product->words.item[0]);
+  if (product->words.n > 0 && !numbers_only && !stages)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "check: '%s' is no part of it; it has: numbers, stages",
+                         product->words.item[0]);
+  if (config->with != NULL && !stages) return weft_cli_fail(WEFT_EXIT_USAGE, "--with is of `weft check stages`");
+  if (stages) return weft_check_stages(config);
   int numbers = check_numbers(product, numbers_only);
   if (numbers_only || numbers != WEFT_EXIT_OK) return numbers;
   check_job job = {.progress = {.what = "comparing with ref", .quiet = config->product.quiet}};

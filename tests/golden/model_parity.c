@@ -43,11 +43,13 @@ typedef struct check {
   uint32_t n_lines;
 } check;
 
-static void record(void *self, uint32_t layer, const float *x, uint32_t n_rows) {
+static void record(void *self, const weft_tapped *t) {
   check *c = self;
-  uint64_t n = (uint64_t)n_rows * c->harness->info->n_hidden;
-  c->n_stream_rows = n_rows;
-  weft_status status = weft_device_download(c->harness->device, c->stream + layer * n, x, n * sizeof *x);
+  uint64_t n = (uint64_t)t->n_rows * c->harness->info->n_hidden;
+  if (t->stage != WEFT_STAGE_INPUT && t->stage != WEFT_STAGE_LAYER) return;
+  uint32_t at = t->stage == WEFT_STAGE_INPUT ? 0 : t->layer + 1;
+  c->n_stream_rows = t->n_rows;
+  weft_status status = weft_device_download(t->device, c->stream + at * n, t->x, n * sizeof *t->x);
   if (status != WEFT_OK) harness_die("residual stream", status, "");
 }
 
@@ -220,8 +222,8 @@ static void run_model(golden *g, bool is_twin, const harness_options *options) {
   harness_seq_open(&c.seq);
   c.stream = harness_alloc((uint64_t)(LAYERS_MAX + 1) * ROWS_MAX, g->n_hidden * sizeof *c.stream);
   c.logits = harness_alloc(ROWS_MAX, g->n_vocab * sizeof *c.logits);
-  h.probe = record;
-  h.probe_self = &c;
+  h.tap = record;
+  h.tap_self = &c;
   if (h.info->n_vocab != g->n_vocab || h.info->n_layers != g->n_layers || h.info->n_hidden != g->n_hidden ||
       g->n_layers > LAYERS_MAX || h.info->canvas_length != (is_twin ? 0 : g->n_canvas)) {
     harness_die(name, WEFT_E_FORMAT, "the model is not the one that the cases describe");

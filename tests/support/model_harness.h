@@ -30,8 +30,8 @@ typedef struct harness {
   uint8_t *bad;
   void *scratch;
   uint64_t scratch_bytes;
-  void (*probe)(void *self, uint32_t layer, const float *x, uint32_t n_rows);
-  void *probe_self;
+  void (*tap)(void *self, const weft_tapped *tapped);
+  void *tap_self;
 } harness;
 
 typedef struct harness_options {
@@ -407,8 +407,8 @@ static inline void harness_run(harness *h, const harness_piece *pieces, uint32_t
       .output_row = a.output_row,
       .n_output = a.n_output,
       .hidden = h->hidden,
-      .layer_probe = h->probe,
-      .probe_self = h->probe_self,
+      .tap = h->tap,
+      .tap_self = h->tap_self,
   };
   weft_status status = weft_model_forward(h->model, &args);
   if (status != WEFT_OK) harness_die("forward", status, "");
