@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* weft check stages: a fault that is planted in a weight of one stage of one layer is named by stage and layer; rows one
- * by one and at once differ at no stage, on any kind of layer; two models of different shapes are refused. */
+/* weft check stages: a fault that is planted in a weight of one stage of one layer is named by stage and layer; rows
+ * one by one and at once differ at no stage, on any kind of layer; two models of different shapes are refused. */
 #include "model/stages.h"
 #include "tests/support/model_harness.h"
 
