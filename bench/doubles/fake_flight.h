@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* What a fake runner has in its slots, and of the batches that it was given; for fake_runner.c only. All arrays are the
- * runner's own, copied from the batch. */
+/* What a fake runner has in its slots, and of the batches that it was given; for fake_runner.c and
+ * fake_drafts.c only. All arrays are the runner's own, copied from the batch. */
 #ifndef WEFT_BENCH_DOUBLES_FAKE_FLIGHT_H
 #define WEFT_BENCH_DOUBLES_FAKE_FLIGHT_H
 
+#include "bench/doubles/fake_runner.h"
 #include "bench/doubles/fake_store.h"
 
 typedef struct fake_slot {
@@ -46,5 +47,26 @@ typedef struct fake_flight {
   float *entropy;
   uint8_t *accepted;
 } fake_flight;
+
+typedef struct fake_runner {
+  weft_runner head;
+  weft_runner_info info;
+  weft_fake_config config;
+  fake_slot *slot;
+  fake_save *save;     /* [n_saves] */
+  fake_flight *flight; /* [depth + 1] */
+  uint32_t first, n_flight;
+  uint32_t segments_max, table_stride;
+  uint32_t n_plain, state_pages; /* groups of keys and values; pages of a state of each other group */
+  uint64_t n_submits, n_collects, n_slot_opens, n_sampled, n_drafts;
+  bool broken;
+  char violation[256];
+} fake_runner;
+
+/* The first violation of the contract is kept. */
+void fake_runner_note(fake_runner *runner, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The cell of a position, through the table of segment s of the flight; a wrong one is a violation. */
+uint64_t fake_runner_cell(fake_runner *runner, const fake_flight *flight, uint32_t s, uint32_t g, uint32_t position);
+weft_status fake_runner_draft(weft_runner *runner, const weft_batch *batch, uint32_t n_drafts, int32_t *out);
 
 #endif

@@ -11,23 +11,7 @@
 
 /* ---- the runner ------------------------------------------------------------------------------ */
 
-typedef struct fake_runner {
-  weft_runner head;
-  weft_runner_info info;
-  weft_fake_config config;
-  fake_slot *slot;
-  fake_save *save;     /* [n_saves] */
-  fake_flight *flight; /* [depth + 1] */
-  uint32_t first, n_flight;
-  uint32_t segments_max, table_stride;
-  uint32_t n_plain, state_pages; /* groups of keys and values; pages of a state of each other group */
-  uint64_t n_submits, n_collects, n_slot_opens, n_sampled;
-  bool broken;
-  char violation[256];
-} fake_runner;
-
-static void note_violation(fake_runner *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void note_violation(fake_runner *f, const char *format, ...) {
+void fake_runner_note(fake_runner *f, const char *format, ...) {
   if (f->violation[0] != 0) return;
   va_list args;
   va_start(args, format);
@@ -42,7 +26,7 @@ static cell *cell_at(fake_runner *f, uint32_t g, int64_t kv_slot) {
   uint32_t block_tokens = f->info.group[g].block_tokens;
   uint64_t page = (uint64_t)kv_slot / block_tokens;
   if (kv_slot < 0 || page >= store->n_pages) {
-    note_violation(f, "group %u: slot %lld is outside the pool", g, (long long)kv_slot);
+    fake_runner_note(f, "group %u: slot %lld is outside the pool", g, (long long)kv_slot);
     page = 0;
   }
   return &store->cell[page * store->stride + (uint64_t)kv_slot % block_tokens];
@@ -55,22 +39,22 @@ static bool writes_another(const fake_runner *f, const fake_flight *b, uint32_t 
   return note->batch == store->n_batches && (note->slot != b->segment[s].slot || note->runner != f->config.id);
 }
 
-static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t g, uint32_t position) {
+uint64_t fake_runner_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t g, uint32_t position) {
   weft_fake_store *store = f->config.store;
   uint32_t block_tokens = f->info.group[g].block_tokens;
   uint32_t page = b->table[b->table_at[s * f->info.n_groups + g] + position / block_tokens];
   if (page >= store->n_pages) {
-    note_violation(f, "segment %u reads position %u of group %u through page %u", s, position, g, page);
+    fake_runner_note(f, "segment %u reads position %u of group %u through page %u", s, position, g, page);
     return 0;
   }
   if (writes_another(f, b, s, page)) {
-    note_violation(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page,
-                   store->note[page].slot);
+    fake_runner_note(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page,
+                     store->note[page].slot);
   }
   const cell *c = cell_at(f, g, (int64_t)page * block_tokens + position % block_tokens);
   if (c->runner != f->config.id + 1 || c->group != g || c->position != position) {
-    note_violation(f, "segment %u reads position %u of group %u and finds position %u, group %u, runner %d", s,
-                   position, g, c->position, c->group, (int)c->runner - 1);
+    fake_runner_note(f, "segment %u reads position %u of group %u and finds position %u, group %u, runner %d", s,
+                     position, g, c->position, c->group, (int)c->runner - 1);
   }
   return c->value;
 }
@@ -89,7 +73,7 @@ static uint64_t read_state(fake_runner *f, const fake_flight *b, uint32_t s, uin
   if (good && state.border > 0) good = weft_fake_state_read(f->config.store, &state, &value);
   for (uint32_t i = 0; good && state.border > 0 && i < state.n_pages; i++)
     good = !writes_another(f, b, s, state.page[i]);
-  if (!good) note_violation(f, "segment %u, group %u: the state at %u is not there", s, g, state.border);
+  if (!good) fake_runner_note(f, "segment %u, group %u: the state at %u is not there", s, g, state.border);
   return value;
 }
 
@@ -114,7 +98,7 @@ static weft_fake_sums gather_sums(fake_runner *f, const fake_flight *b, uint32_t
   for (uint32_t g = f->n_plain; g < f->info.n_groups; g++) sums.group[g] = read_state(f, b, s, g);
   for (uint32_t g = 0; g < f->n_plain; g++) {
     uint32_t first = weft_fake_first_visible(&f->info.group[g], position);
-    for (uint32_t p = first; p < position; p++) sums.group[g] += read_cell(f, b, s, g, p);
+    for (uint32_t p = first; p < position; p++) sums.group[g] += fake_runner_cell(f, b, s, g, p);
   }
   return sums;
 }
@@ -131,7 +115,7 @@ static void write_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t
     c->position = position;
     c->group = (uint16_t)g;
     c->runner = (uint16_t)(f->config.id + 1);
-    sums->group[g] += read_cell(f, b, s, g, position); /* the table must lead to the same cell */
+    sums->group[g] += fake_runner_cell(f, b, s, g, position); /* the table must lead to the same cell */
   }
 }
 
@@ -140,7 +124,7 @@ static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_
     const weft_layer_group *group = &f->info.group[g];
     uint32_t now = weft_fake_first_visible(group, position);
     uint32_t next = weft_fake_first_visible(group, position + 1);
-    for (uint32_t p = now; p < next; p++) sums->group[g] -= read_cell(f, b, s, g, p);
+    for (uint32_t p = now; p < next; p++) sums->group[g] -= fake_runner_cell(f, b, s, g, p);
   }
 }
 
@@ -154,14 +138,14 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
   switch (segment->token_source) {
     case WEFT_TOKENS_HOST:
       if (in_run && slot->params.draws && (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
-        note_violation(f, "slot %u: the host's token at position %u is not the one of its history", segment->slot,
-                       position);
+        fake_runner_note(f, "slot %u: the host's token at position %u is not the one of its history", segment->slot,
+                         position);
       }
       return b->token[row];
     case WEFT_TOKENS_SAMPLED:
       if (position + 1 != slot->n_tokens) {
-        note_violation(f, "slot %u: the sampled token belongs to position %u, the row is at %u", segment->slot,
-                       slot->n_tokens - 1, position);
+        fake_runner_note(f, "slot %u: the sampled token belongs to position %u, the row is at %u", segment->slot,
+                         slot->n_tokens - 1, position);
       }
       return slot->last_token;
     case WEFT_TOKENS_ARGMAX:
@@ -169,7 +153,7 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
     case WEFT_TOKENS_CANVAS:
       break;
   }
-  note_violation(f, "slot %u: a causal row with the tokens of a moving canvas", segment->slot);
+  fake_runner_note(f, "slot %u: a causal row with the tokens of a moving canvas", segment->slot);
   return 0;
 }
 
@@ -180,8 +164,8 @@ static bool draw_token(fake_runner *f, fake_flight *b, const weft_segment *segme
   fake_slot *slot = &f->slot[segment->slot];
   uint32_t end = segment->kv_len + i + 1;
   if (end != slot->n_tokens) {
-    note_violation(f, "slot %u: a token is wanted after %u tokens, its history has %u", segment->slot, end,
-                   slot->n_tokens);
+    fake_runner_note(f, "slot %u: a token is wanted after %u tokens, its history has %u", segment->slot, end,
+                     slot->n_tokens);
   }
   weft_sampled *drawn = &b->drawn[b->n_drawn++];
   *drawn = weft_fake_token(&f->config.model, seen, end, slot->params.sampling->seed, slot->params.sampling->choice);
@@ -204,8 +188,8 @@ static void score_row(fake_runner *f, fake_flight *b, const weft_segment *segmen
   uint32_t next = segment->kv_len + i + 1;
   if (i < segment->first_output || i - segment->first_output >= weft_segment_n_scored(segment)) return;
   if (next >= slot->params.n_prompt) {
-    note_violation(f, "slot %u: the row before position %u is scored, the prompt has %u tokens", segment->slot, next,
-                   slot->params.n_prompt);
+    fake_runner_note(f, "slot %u: the row before position %u is scored, the prompt has %u tokens", segment->slot, next,
+                     slot->params.n_prompt);
     next = 0;
   }
   weft_scored *scored = &b->scored[b->n_scored++];
@@ -237,7 +221,7 @@ static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
     if (f->config.peeks_lie) last->token = (last->token + 1) % (int32_t)f->info.n_vocab;
   }
   if (segment->token_source == WEFT_TOKENS_ARGMAX && !slot->canvas.done) {
-    note_violation(f, "slot %u: a canvas that is not done is committed", segment->slot);
+    fake_runner_note(f, "slot %u: a canvas that is not done is committed", segment->slot);
   }
 }
 
@@ -277,8 +261,8 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
   bool next_block = segment->step == 0;
   bool next_step = segment->block == slot->block && segment->step == slot->next_step;
   if (!next_block && !next_step) {
-    note_violation(f, "slot %u: step %u of canvas %u comes after step %u of canvas %u", segment->slot, segment->step,
-                   segment->block, slot->next_step - 1, slot->block);
+    fake_runner_note(f, "slot %u: step %u of canvas %u comes after step %u of canvas %u", segment->slot, segment->step,
+                     segment->block, slot->next_step - 1, slot->block);
   }
   slot->block = segment->block;
   slot->next_step = segment->step + 1;
@@ -301,7 +285,7 @@ static void note_write(fake_runner *f, const weft_segment *segment, uint64_t pag
   if (page >= store->n_pages) return; /* shows when it is written */
   page_note *note = &store->note[page];
   if (note->batch == store->n_batches && note->slot != segment->slot) {
-    note_violation(f, "slots %u and %u both write page %llu", note->slot, segment->slot, (unsigned long long)page);
+    fake_runner_note(f, "slots %u and %u both write page %llu", note->slot, segment->slot, (unsigned long long)page);
   }
   *note = (page_note){.batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
 }
@@ -393,12 +377,12 @@ static void compute_all(weft_fake_store *store) {
 static void check_outputs(fake_runner *f, uint32_t s, const weft_segment *segment) {
   uint32_t end = segment->first_output + segment->n_outputs, n_drawn = weft_segment_n_sampled(segment);
   if (end > segment->n_rows || (n_drawn > 0 && end != segment->n_rows)) {
-    note_violation(f, "segment %u: rows %u to %u have outputs of %u rows, of which %u draw a token", s,
-                   segment->first_output, end, segment->n_rows, n_drawn);
+    fake_runner_note(f, "segment %u: rows %u to %u have outputs of %u rows, of which %u draw a token", s,
+                     segment->first_output, end, segment->n_rows, n_drawn);
   }
   bool knows = segment->token_source == WEFT_TOKENS_HOST || (n_drawn < 2 && weft_segment_n_scored(segment) == 0);
   if (segment->n_outputs > 0 && ((segment->ask == WEFT_ASK_CANVAS) != (segment->pass == WEFT_PASS_DECODER) || !knows)) {
-    note_violation(f, "segment %u: %u outputs are asked for %d", s, segment->n_outputs, (int)segment->ask);
+    fake_runner_note(f, "segment %u: %u outputs are asked for %d", s, segment->n_outputs, (int)segment->ask);
   }
 }
 
@@ -407,22 +391,22 @@ static void check_segments(fake_runner *f, const weft_batch *batch) {
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
     bool ok = segment->slot < f->info.n_slots && f->slot[segment->slot].open;
-    if (!ok) note_violation(f, "segment %u: slot %u is not open", s, segment->slot);
+    if (!ok) fake_runner_note(f, "segment %u: slot %u is not open", s, segment->slot);
     if (segment->first_row != row || segment->n_rows == 0) {
-      note_violation(f, "segment %u starts at row %u, not %u", s, segment->first_row, row);
+      fake_runner_note(f, "segment %u starts at row %u, not %u", s, segment->first_row, row);
     }
     bool decoder = segment->pass == WEFT_PASS_DECODER, scratch = segment->stores == WEFT_STORES_SCRATCH;
     if (scratch != (row >= batch->n_stored) || decoder != (row >= batch->n_encoder))
-      note_violation(f, "segment %u is out of order", s);
+      fake_runner_note(f, "segment %u is out of order", s);
     if (decoder != scratch || decoder != (segment->mask == WEFT_MASK_WHOLE)) { /* the fake model has no other kinds */
-      note_violation(f, "segment %u: mask %d, stores %d, pass %d", s, segment->mask, segment->stores, segment->pass);
+      fake_runner_note(f, "segment %u: mask %d, stores %d, pass %d", s, segment->mask, segment->stores, segment->pass);
     }
     if (decoder && segment->n_rows != f->info.canvas_length) {
-      note_violation(f, "segment %u: a canvas of %u rows", s, segment->n_rows);
+      fake_runner_note(f, "segment %u: a canvas of %u rows", s, segment->n_rows);
     }
     for (uint32_t i = 0; i < segment->n_rows && f->config.store != NULL; i++) {
       if (batch->position[row + i] != (int32_t)(segment->kv_len + i)) {
-        note_violation(f, "segment %u: row %u is at position %d", s, i, batch->position[row + i]);
+        fake_runner_note(f, "segment %u: row %u is at position %d", s, i, batch->position[row + i]);
       }
     }
     check_outputs(f, s, segment);
@@ -431,10 +415,10 @@ static void check_segments(fake_runner *f, const weft_batch *batch) {
     n_scored += weft_segment_n_scored(segment);
     n_drafts += n_drawn > 0 ? n_drawn - 1 : 0;
   }
-  if (n_scored > f->info.scored_rows_max) note_violation(f, "%u rows are scored in one batch", n_scored);
-  if (n_drafts > f->info.draft_rows_max) note_violation(f, "%u drafts in one batch", n_drafts);
+  if (n_scored > f->info.scored_rows_max) fake_runner_note(f, "%u rows are scored in one batch", n_scored);
+  if (n_drafts > f->info.draft_rows_max) fake_runner_note(f, "%u drafts in one batch", n_drafts);
   if (row != batch->n_rows || row > f->info.rows_max || batch->n_segments > f->segments_max) {
-    note_violation(f, "%u rows in %u segments, the batch says %u", row, batch->n_segments, batch->n_rows);
+    fake_runner_note(f, "%u rows in %u segments, the batch says %u", row, batch->n_segments, batch->n_rows);
   }
 }
 
@@ -481,7 +465,7 @@ static void copy_batch(fake_runner *f, fake_flight *b, const weft_batch *batch) 
   copy_states(f, b, batch);
   b->n_copies = batch->n_copies;
   if (batch->n_copies > COPIES_MAX) {
-    note_violation(f, "%u page copies in one batch", batch->n_copies);
+    fake_runner_note(f, "%u page copies in one batch", batch->n_copies);
     b->n_copies = 0;
   }
   memcpy(b->copy, batch->copy, b->n_copies * sizeof *b->copy);
@@ -498,7 +482,7 @@ static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
   }
   if (f->broken) return WEFT_E_DEVICE;
   if (f->n_flight == f->info.depth) {
-    note_violation(f, "more than %u batches in flight", f->info.depth);
+    fake_runner_note(f, "more than %u batches in flight", f->info.depth);
     return WEFT_E_INVALID;
   }
   check_segments(f, batch);
@@ -549,7 +533,7 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at, const weft_s
   if (f->n_slot_opens == f->config.fail_slot_at) return WEFT_E_NO_MEMORY;
   if (f->broken) return WEFT_E_DEVICE;
   if (at >= f->info.n_slots || f->slot[at].open) {
-    note_violation(f, "slot %u is opened twice or does not exist", at);
+    fake_runner_note(f, "slot %u is opened twice or does not exist", at);
     return WEFT_E_INVALID;
   }
   fake_slot *slot = &f->slot[at];
@@ -560,7 +544,7 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at, const weft_s
   slot->next_step = 0;
   if (f->config.store == NULL) return WEFT_OK;
   if (params->n_tokens > f->info.context_length) {
-    note_violation(f, "slot %u: %u tokens in a context of %u", at, params->n_tokens, f->info.context_length);
+    fake_runner_note(f, "slot %u: %u tokens in a context of %u", at, params->n_tokens, f->info.context_length);
     return WEFT_E_INVALID;
   }
   memcpy(slot->tokens, params->tokens, params->n_tokens * sizeof *slot->tokens);
@@ -573,7 +557,7 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at, const weft_s
 static void fake_slot_close(weft_runner *runner, uint32_t at) {
   fake_runner *f = (fake_runner *)runner;
   if (at >= f->info.n_slots || !f->slot[at].open)
-    note_violation(f, "slot %u is closed twice", at);
+    fake_runner_note(f, "slot %u is closed twice", at);
   else
     f->slot[at].open = false;
 }
@@ -589,7 +573,7 @@ static weft_status fake_slot_save(weft_runner *runner, uint32_t at, uint32_t whe
   fake_runner *f = (fake_runner *)runner;
   if (f->broken) return WEFT_E_DEVICE;
   if (where >= f->info.n_saves || !f->slot[at].open) {
-    note_violation(f, "slot %u is not open, or there is no place %u", at, where);
+    fake_runner_note(f, "slot %u is not open, or there is no place %u", at, where);
     return WEFT_E_INVALID;
   }
   fake_slot *slot = &f->slot[at];
@@ -606,7 +590,7 @@ static weft_status fake_slot_restore(weft_runner *runner, uint32_t at, uint32_t 
   fake_runner *f = (fake_runner *)runner;
   if (f->broken) return WEFT_E_DEVICE;
   if (where >= f->info.n_saves || !f->slot[at].open || !f->save[where].full) {
-    note_violation(f, "slot %u is not open, or place %u is empty", at, where);
+    fake_runner_note(f, "slot %u is not open, or place %u is empty", at, where);
     return WEFT_E_INVALID;
   }
   fake_slot *slot = &f->slot[at];
@@ -673,7 +657,7 @@ static void fake_close(weft_runner *runner) {
   weft_free(f);
 }
 
-static const weft_runner_ops fake_ops = {WEFT_RUNNER_OPS_ALL(fake)};
+static const weft_runner_ops fake_ops = {WEFT_RUNNER_OPS_ALL(fake), .draft = fake_runner_draft};
 
 static bool open_flight(const fake_runner *f, fake_flight *b) {
   size_t rows = f->info.rows_max, segments = f->segments_max;
@@ -749,6 +733,7 @@ static void fill_info(fake_runner *f) {
     f->state_pages += info->group[g].state_pages;
     f->n_plain += info->group[g].state_pages == 0;
   }
+  info->drafts = info->draft_rows_max > 0 && c->drafts && f->n_plain == info->n_groups;
   info->entropy_bound = weft_entropy_bound_default();
   f->segments_max = 2 * c->n_slots < c->rows_max ? 2 * c->n_slots : c->rows_max;
 }

@@ -37,6 +37,8 @@ typedef struct weft_fake_config {
   uint32_t n_stages;        /* 0: one */
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
   uint32_t draft_rows_max;  /* rows with drafts that one step may have; 0: none; needs a store */
+  bool drafts;              /* it makes drafts itself, of keys alone; not where a group has states */
+  uint32_t drafts_right;    /* percent of these that are right */
   uint32_t n_saves;         /* canvases kept outside their slots; needs a store */
   uint32_t id;              /* tells the runners of one store apart */
   weft_fake_store *store;   /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
@@ -44,8 +46,8 @@ typedef struct weft_fake_config {
   uint32_t n_experts, n_experts_used;
   uint64_t (*law)(void *self, const weft_batch *batch); /* device time in us; NULL: always 1000 */
   void *law_self;
-  uint64_t fail_submit_at, fail_collect_at, fail_slot_at; /* 1-based call; 0: never */
-  bool peeks_lie;                                         /* the last token of a run that is only told is another one */
+  uint64_t fail_submit_at, fail_collect_at, fail_slot_at, fail_draft_at; /* 1-based call; 0: never */
+  bool peeks_lie;           /* the last token of a run that is only told is another one */
   uint64_t leave_format_at; /* 1-based token that it gives, which is told to be none of its answer's format; 0: never */
 } weft_fake_config;
 

@@ -111,7 +111,7 @@ static void check_drained(sim *s) {
   if (!weft_engine_idle(s->engine)) FAIL(s, "not idle after everything ended");
   weft_engine_stats engine_stats;
   weft_engine_get_stats(s->engine, &engine_stats);
-  if (!s->config.overlap && s->config.drafter == NULL && !s->ngrams && engine_stats.n_void_rows > 0) {
+  if (!s->config.overlap && s->config.drafter == NULL && !s->ngrams && !s->own_drafts && engine_stats.n_void_rows > 0) {
     FAIL(s, "%llu void rows without overlap", (unsigned long long)engine_stats.n_void_rows);
   }
   if (s->config.pins_max == 0) check_domains(s); /* pins compute prefixes, public ones for all */
@@ -396,7 +396,9 @@ static void add_totals(sim *s) {
     totals.n_accepted += requests.drafts.n_accepted;
     totals.n_shadowed += requests.drafts.n_shadowed;
     if (requests.drafts.n_differences > 0) FAIL(s, "a run foretold another token than its rows gave");
-    if (s->config.drafter == NULL && !s->ngrams && requests.drafts.n_drafted > 0)
+    if (s->fake[i].drafts) totals.n_own_drafted += requests.drafts.n_drafted;
+    if (s->fake[i].drafts) totals.n_own_right += requests.drafts.n_accepted;
+    if (s->config.drafter == NULL && !s->ngrams && !s->fake[i].drafts && requests.drafts.n_drafted > 0)
       FAIL(s, "drafts that nobody asked for");
   }
   totals.n_hits += stats.pager.n_hits;

@@ -5,7 +5,8 @@
  * world in six is a crowded one: three tenants on two models, many requests at once, and a pool in which few find
  * room, so that starved requests, waiters and debts of pages meet. In four worlds in ten a drafter guesses next
  * tokens, between always right and hardly ever; it knows the answers. In three in ten half of the requests have drafts
- * from their own n-grams. Half of the drafters need time. Of both kinds of worlds half have as many drafts as there
+ * from their own n-grams. Half of the drafters need time. In three in ten runners without states make drafts
+ * themselves, of the keys in the pool and as good by chance. Of all these worlds half have as many drafts as there
  * are, whatever they cost. In one world in three models keep states beside keys, of a page or of many, with borders at
  * every position or at some. One world in eight is a fair one: one model, memory and slots for everybody, no prefix
  * cache, no faults, half of them with all requests at once, tenants of one class with weights; there the fairness
@@ -46,6 +47,7 @@ typedef struct sim {
   weft_drafter drafter;
   bool late;           /* now and then its drafts are coming */
   uint32_t late_in;    /* the last step in which they were */
+  bool own_drafts;     /* of some runners */
   bool ngrams;         /* some requests have drafts from their own n-grams */
   uint32_t n_right;    /* percent of its guesses that are right */
   service_watch watch; /* fair worlds: around the only runner */
@@ -302,6 +304,21 @@ static uint32_t guess_next(void *self, const weft_draft_text *text, uint32_t n_m
   return 0;
 }
 
+/* Runners that draft for themselves. */
+static void make_own_drafts(sim *s) {
+  for (uint32_t i = 0; i < s->config.n_models && !s->fair; i++) {
+    weft_fake_config *f = &s->fake[i];
+    uint64_t draws = weft_mix64(s->seed ^ weft_mix64(i + 66));
+    bool states = false;
+    for (uint32_t g = 0; g < f->model.n_groups; g++) states = states || f->model.group[g].state_pages > 0;
+    if (states || draws % 100 >= 30) continue;
+    f->drafts = s->own_drafts = true;
+    f->drafts_right = (uint32_t)(draws >> 8) % 101;
+    f->draft_rows_max = 1 + (uint32_t)(draws >> 20) % 40;
+    if (f->fail_submit_at > 0 && draws >> 40 & 1) f->fail_draft_at = 1 + (uint32_t)(draws >> 32) % 20;
+  }
+}
+
 static void make_drafter(sim *s) {
   s->config.drafts_always = weft_mix64(s->seed ^ 62) % 2 == 0;
   s->ngrams = chance_apart(s, 63, 30);
@@ -431,6 +448,7 @@ static void open_world(sim *s) {
   if (crowded) make_crowded(s);
   make_drafter(s);
   make_states(s);
+  make_own_drafts(s);
   for (uint32_t b = 0; b < BASES; b++)
     for (uint32_t i = 0; i < SIM_PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};

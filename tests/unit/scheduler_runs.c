@@ -161,6 +161,40 @@ static void a_request_leaves_with_a_run_in_flight(void **state) {
   assert_int_equal(end_and_release(r), WEFT_FINISH_CANCELLED);
 }
 
+/* A runner that makes drafts of its own, from the keys of its pool: right ones are tokens of the answer, wrong ones
+ * cost rows. Where its device is lost while it drafts the request ends with that error. */
+static void a_runner_drafts(void **state) {
+  (void)state;
+  for (uint32_t right = 0; right <= 100; right += 50) {
+    plan_world();
+    weft_request_params p = ask(false, 10, 21);
+    weft_request_stats s;
+    w.config.drafts_always = true;
+    w.fake[0].draft_rows_max = 4;
+    w.fake[0].drafts = true;
+    w.fake[0].drafts_right = right;
+    open_world();
+    weft_request *r = submit(&p);
+    run_out();
+    weft_engine_get_request_stats(w.engine, 0, &s);
+    assert_true(s.drafts.n_drafted > 10);
+    if (right == 0) assert_int_equal(s.drafts.n_accepted, 0);
+    if (right == 100) assert_in_range(s.drafts.n_accepted, 16, s.drafts.n_drafted);
+    check_equal_solo(r, &p);
+    (void)close_world(NULL);
+  }
+  plan_world();
+  weft_request_params p = ask(false, 10, 21);
+  w.config.drafts_always = true;
+  w.fake[0].draft_rows_max = 4;
+  w.fake[0].drafts = true;
+  w.fake[0].fail_draft_at = 2;
+  open_world();
+  weft_request *r = submit(&p);
+  run_out();
+  assert_int_equal(end_and_release(r), WEFT_FINISH_ERROR);
+}
+
 /* Where runs would give another token, a shadow counts it, and the answer is right all the same. */
 static void shadows_count_differences(void **state) {
   (void)state;
@@ -347,6 +381,7 @@ int main(void) {
                                      TEST(an_answer_ends_within_a_run),
                                      TEST(a_bad_row_ends_a_run),
                                      TEST(a_request_leaves_with_a_run_in_flight),
+                                     TEST(a_runner_drafts),
                                      TEST(shadows_change_nothing),
                                      TEST(shadows_count_differences),
                                      TEST(drafts_are_of_the_vocabulary),
