@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Models that draft, drafters that read the model's keys, and canvases that draft for their own model: answers are the
- * same bytes with and without, some of the drafts are right, nobody can ask the drafter, and where it finds no place
- * answers go on without. */
+ * same bytes with and without, with 1 to 16 drafts of a step, also of keys in 8 bits and on several devices; some of
+ * the drafts are right, nobody can ask the drafter, and where it finds no place answers go on without. */
 #include "api/drafts.h"
 #include "tests/support/http_conversation.h"
 
@@ -15,16 +15,31 @@
 
 static talk server;
 
-/* As many drafts as there can be, whatever steps cost on this machine. */
-static int open_with(const char *model, const char *how, uint32_t running) {
+/* As many drafts as there can be, whatever steps cost on this machine. split: over two devices, with keys in 8 bits
+ * where whole layers go to each; NULL: one device. */
+static int open_on(const char *model, const char *how, uint32_t running, const char *split) {
   static const char *models[1], *drafts[1];
+  static const char *const all[] = {"all"};
   models[0] = model;
   drafts[0] = how;
-  weft_open_options options = {
-      .models = models, .n_models = 1, .kv_bytes = 16 << 20, .drafts = drafts, .n_drafts = 1, .running = running};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .kv_bytes = 16 << 20,
+                               .drafts = drafts,
+                               .n_drafts = 1,
+                               .running = running,
+                               .devices = split != NULL ? "0,1" : NULL,
+                               .split = split,
+                               .backend = split != NULL ? "cpu" : NULL,
+                               .kv_8bit = all,
+                               .n_kv_8bit = split != NULL && strcmp(split, "layer") == 0 ? 1 : 0};
   assert_non_null(talk_serve(&server, NULL, options, (weft_server_options){0}));
   drafts_force(server.runtime);
   return 0;
+}
+
+static int open_with(const char *model, const char *how, uint32_t running) {
+  return open_on(model, how, running, NULL);
 }
 
 static int open_model(void **state) {
@@ -40,6 +55,16 @@ static int open_canvas(void **state) {
 static int open_assistant(void **state) {
   *state = &server;
   return open_with(TINY, "model:" TINY_DRAFT ":16", 4);
+}
+
+static int open_layers(void **state) {
+  *state = &server;
+  return open_on(DEMO_AR_MODEL, "model:" DEMO_DRAFT ":16", 8, "layer");
+}
+
+static int open_shards(void **state) {
+  *state = &server;
+  return open_on(DEMO_MODEL, "canvas:16", 8, "tensor");
 }
 
 /* The request that is answered takes the only place. */
@@ -111,26 +136,53 @@ static void test_canvas(void **state) {
   assert_true(sum.accepted > 10);
 }
 
-/* One to sixteen drafts of a step, all ways to draw; the drafter was taught this model's texts. */
-static void test_assistant(void **state) {
-  (void)state;
-  static const char *const asked[] = {
-      "\"temperature\":0,\"ignore_eos\":true",
-      "\"temperature\":1,\"ignore_eos\":true",
-      "\"temperature\":0.7,\"top_p\":0.9,\"top_k\":20,\"ignore_eos\":true",
-      "\"temperature\":0.3,\"repetition_penalty\":1.3,\"presence_penalty\":0.4,\"logprobs\":2,\"ignore_eos\":true",
-      "\"structured_outputs\":{\"regex\":\"[a-z]{9,60}\"}",
-      "\"stop\":[\"e\"],\"min_tokens\":9,\"temperature\":0"};
-  static const char *const prompts[] = {"[50,111,95,127,69,78]", "[7,16,50,54,113,78,79,109,123,90,22,38,124,10,117]"};
+/* What a request may ask for besides its prompt: all ways to draw, formats, ends. */
+static const char *const ways[] = {
+    "\"temperature\":0,\"ignore_eos\":true",
+    "\"temperature\":1,\"ignore_eos\":true",
+    "\"temperature\":0.7,\"top_p\":0.9,\"top_k\":20,\"ignore_eos\":true",
+    "\"temperature\":0.3,\"repetition_penalty\":1.3,\"presence_penalty\":0.4,\"logprobs\":2,\"ignore_eos\":true",
+    "\"structured_outputs\":{\"regex\":\"[a-z]{9,60}\"}",
+    "\"stop\":[\"e\",\"4\"],\"min_tokens\":9,\"temperature\":0"};
+
+/* One to sixteen drafts of a step. prompts: two. */
+static told ask_each_depth(const char *mode, const char *const *prompts) {
   told sum = {0};
   for (unsigned i = 0; i < 16; i++) {
     char how[80], fields[400];
     (void)snprintf(how, sizeof how, "\"speculative_config\":{\"num_speculative_tokens\":%u},", i + 1);
-    (void)snprintf(fields, sizeof fields, "\"prompt\":%s,\"max_tokens\":%u,\"seed\":%u,%s", prompts[i / 3 % 2], 20 + i,
-                   i, asked[i % 6]);
+    (void)snprintf(fields, sizeof fields, "%s\"prompt\":%s,\"max_tokens\":%u,\"seed\":%u,%s", mode, prompts[i / 3 % 2],
+                   20 + i, i, ways[i % 6]);
     same_answers_by(how, COMPLETIONS, fields, "choices.0.text", &sum);
   }
+  char last_of_three[400];
+  (void)snprintf(last_of_three, sizeof last_of_three,
+                 "%s\"prompt\":%s,\"max_tokens\":20,\"seed\":3,\"n\":3,\"temperature\":1,\"ignore_eos\":true", mode,
+                 prompts[0]);
+  same_answers(COMPLETIONS, last_of_three, "choices.2.text", &sum);
+  return sum;
+}
+
+/* The drafter was taught this model's texts. */
+static void test_assistant(void **state) {
+  static const char *const prompts[] = {"[50,111,95,127,69,78]", "[7,16,50,54,113,78,79,109,123,90,22,38,124,10,117]"};
+  (void)state;
+  told sum = ask_each_depth("", prompts);
   assert_true(sum.accepted > 40 && sum.rejected > 0);
+}
+
+static const char *const texts[] = {"\"7 23 41 7 23 41 7 23\"", "\"Sort from low to high: 41 77 23 95 10 68\""};
+
+static void test_model_at_each_depth(void **state) {
+  (void)state;
+  told sum = ask_each_depth("", texts);
+  assert_true(sum.accepted > 40 && sum.rejected > 0);
+}
+
+static void test_canvas_at_each_depth(void **state) {
+  (void)state;
+  told sum = ask_each_depth("\"mode\":\"autoregressive\",", texts);
+  assert_true(sum.accepted > 10 && sum.rejected > 0);
 }
 
 /* The drafter is no model of the server, and its requests are nobody's. */
@@ -187,11 +239,15 @@ int main(void) {
   const struct CMUnitTest model[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_nobody_asks_the_drafter)};
   const struct CMUnitTest canvas[] = {cmocka_unit_test(test_canvas)};
   const struct CMUnitTest assistant[] = {cmocka_unit_test(test_assistant)};
+  const struct CMUnitTest layers[] = {cmocka_unit_test(test_model_at_each_depth)};
+  const struct CMUnitTest shards[] = {cmocka_unit_test(test_canvas_at_each_depth)};
   const struct CMUnitTest narrow[] = {cmocka_unit_test(test_no_place)};
   const struct CMUnitTest refusals[] = {cmocka_unit_test(test_refusals)};
   int failed = cmocka_run_group_tests(model, open_model, close_talk);
   failed += cmocka_run_group_tests(canvas, open_canvas, close_talk);
   failed += cmocka_run_group_tests(assistant, open_assistant, close_talk);
+  failed += cmocka_run_group_tests(layers, open_layers, close_talk);
+  failed += cmocka_run_group_tests(shards, open_shards, close_talk);
   failed += cmocka_run_group_tests(narrow, open_narrow, close_talk);
   return failed + cmocka_run_group_tests(refusals, NULL, NULL);
 }
