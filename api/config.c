@@ -118,7 +118,7 @@ static const weft_option product_rows[] = {
     {"users", 'n', FIRST, PLAN, U32(users, 8, 1, 8192), "N", "who ask at once"},
     {"prompt", 0, FIRST, PLAN, U32(plan_prompt, 1024, 1, 1 << 20), "N", "tokens of a prompt"},
     {"answer", 0, FIRST, PLAN, U32(plan_answer, 512, 1, 1 << 20), "N", "tokens of an answer"},
-    {"card", 0, FIRST, PLAN, TEXT(card), "NAME", "a card of the table, such as h200 [what this machine has]"},
+    {"card", 0, FIRST, PLAN, TEXT(card), "NAME", "a card of the table, as h200; all: every one [this machine]"},
     {"prompt", 'p', FIRST, GENERATE | TOKENIZE, TEXT(prompt), "TEXT", "the prompt"},
     {"input", 'i', FIRST, GENERATE | TOKENIZE, TEXT(input), "FILE", "read the prompt from a file; - is standard input"},
     {"tokens", 0, FIRST, GENERATE | TOKENIZE, TEXT(tokens), "IDS", "token ids instead of text: 2,5,9"},

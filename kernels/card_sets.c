@@ -57,6 +57,19 @@ static bool find_code(const char *architectures, uint32_t capability, bool machi
   return false;
 }
 
+uint32_t card_products_of(uint32_t capability, const char *name) {
+  static const struct {
+    uint32_t capability, products;
+    bool halved;
+  } known[] = {{80, 1024, false},  {86, 512, true},  {89, 512, true},  {90, 2048, false},
+               {100, 4096, false}, {120, 512, true}, {121, 512, false}};
+  for (uint32_t i = 0; i < sizeof known / sizeof *known; i++) {
+    if (known[i].capability != capability) continue;
+    return known[i].halved && strstr(name, "GeForce") != NULL ? known[i].products / 2 : known[i].products;
+  }
+  return 0;
+}
+
 bool card_has_code(const char *architectures, uint32_t capability) {
   return find_code(architectures, capability, false);
 }

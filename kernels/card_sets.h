@@ -49,6 +49,11 @@ typedef struct card_wish {
 /* Whether a list of ops, " matmul experts ", has one. */
 bool card_set_has_op(const char *ops, const char *op);
 
+/* Multiplications and additions of 16 bits that the tensor cores of one multiprocessor do in a clock when they add in 32
+ * bits, by NVIDIA's papers on each architecture; 0: not known. A GeForce card of 8.6 and later does half of what
+ * others of its capability do. */
+uint32_t card_products_of(uint32_t capability, const char *name);
+
 /* The number of the set that the card gets. UNSUPPORTED, with a line in *error that says what there is, and what to
  * build. */
 weft_status card_choose_set(const card_wish *wish, const card_set *sets, uint32_t n_sets, uint32_t *out,

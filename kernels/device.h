@@ -85,6 +85,7 @@ typedef struct weft_device_info {
   const char *isa;     /* "portable", "avx2", "avx512-vnni", "sm_90", ... */
   const char *set;     /* cuda: the kernel set; else NULL */
   bool isa_forced;     /* the config named the instructions or the set */
+  uint32_t capability; /* of a card: 90 is compute capability 9.0; 0: host memory */
   uint32_t index;      /* of the config */
   char card[40];       /* what tells the card from all others, wherever it is seen; of host memory "host" */
   char name[96];

@@ -111,12 +111,13 @@ expect 1 'raise the limit (ulimit -n' bash -c "ulimit -n 20; '$weft' doctor --po
 expect 2 'no option is named' "$weft" doctor --rowz 1
 expect 0 'weft serve -m model/demo/weft-demo.gguf --kv-mib' "$weft" plan $demo --users 16
 expect 0 '"fits":true' "$weft" plan $demo --card h200 --json
-expect 1 'no kernels for this card (sm_89)' "$weft" plan $demo --card rtx-4090
+expect 0 'predicted: the portable set' "$weft" plan $demo --card rtx-4090
+expect 0 '"set":"portable"' "$weft" plan $demo --card all --json
+expect 0 'predicted but for sm_90' "$weft" plan $demo --card all
 expect 2 'is not in the table, which has h100' "$weft" plan $demo --card abacus
-expect 1 'GeForce RTX 4090' "$weft" plan $demo --card 4090
-expect 1 '' bash -c "'$weft' plan $demo --card 4090 | grep 'not told'" # of a card that the last line refuses
+expect 0 'GeForce RTX 4090' "$weft" plan $demo --card 4090
 expect 0 'NVIDIA H100 NVL' "$weft" plan $demo --card 'H100 NVL'
-expect 2 'did you mean rtx-4090?' "$weft" plan $demo --card rtx-4080
+expect 2 'did you mean rtx-4090?' "$weft" plan $demo --card rtx-4091
 expect 2 "more than the model's context of 2048" "$weft" plan $demo --prompt 2000 --answer 500
 expect 2 'name one GGUF file' "$weft" plan
 expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
@@ -215,6 +216,9 @@ expect 1 'one token in a row ar 8, diffusion 8 at most   OVER THE BAR' "$weft" e
 expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32 --repeat 1 --n-parallel 2 -q
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
 expect 0 'slowest block over fastest' "$weft" bench model blocks -m $demo --n-prompt 32 --repeat 1 -q
+expect 0 'where to send it' "$weft" bench model -m $demo --n-prompt 32 --n-generate 8 -r 1 --n-parallel 1 --report "$dir/r" -q
+expect 0 '"predicted"' cat "$dir/r"
+expect 2 'report /no/where' "$weft" bench model -m $demo --report /no/where
 expect 2 'must be context' "$weft" bench model widths -m $demo
 expect 0 'all again' "$weft" bench model recompute -m $demo --n-prompt 32 --repeat 1 -q
 expect 0 'tok/s, first after' "$weft" bench model -m model/demo/weft-demo-ar.gguf --draft ngram:4 --n-prompt 32 --n-generate 32 --repeat 1 --n-parallel 2 -q

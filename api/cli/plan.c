@@ -21,11 +21,7 @@ static weft_status find_own(const weft_config *config, plan_card *card, weft_err
   weft_status status = weft_device_open(&wanted, &device, error);
   if (status != WEFT_OK) return status;
   const weft_device_info *info = weft_device_get_info(device);
-  *card = (plan_card){.memory_bytes = info->memory_free_bytes,
-                      .memory_rate = info->memory_rate,
-                      .product_rate = info->product_rate,
-                      .capability = info->host_memory ? 0 : 90};
-  (void)snprintf(card->title, sizeof card->title, "%.90s", info->name);
+  plan_own_card(info, card);
   weft_device_close(device);
   return WEFT_OK;
 }
@@ -45,6 +41,9 @@ static void write_rates(const weft_file_facts *f, const plan_card *card, const p
                    "rate     token by token about %.0f tokens a second for all, %.0f for each; memory and products "
                    "alone allow %.0f\n",
                    r->decode_rate, r->decode_rate / need->users, r->decode_floor);
+  if (r->set != CARD_SET_HOPPER)
+    weft_text_printf(out, "         predicted: the %s set was measured on an H200 alone, and nothing on this card\n",
+                     card_sets[r->set].name);
   if (r->canvas_ms > 0)
     weft_text_printf(out, "         by diffusion about %.1f ms a step of %u canvases of %u, at most %u steps each\n",
                      r->canvas_ms, need->users, f->canvas_length, f->canvas_steps);
@@ -88,10 +87,11 @@ static void write_json(const char *path, const weft_file_facts *f, const plan_ca
   weft_text_printf(out,
                    ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64
                    ",\"user_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64 ",\"kv_mib\":%" PRIu64
-                   ",\"context\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s",
+                   ",\"context\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s,\"set\":",
                    card->memory_bytes, f->weight_bytes, r->reserve_bytes, r->user_bytes, r->pool_bytes, r->kv_mib,
                    need->n_prompt + need->n_answer, need->users, r->streams, r->has_kernels ? "true" : "false",
                    r->fits ? "true" : "false");
+  weft_json_words(out, r->set < CARD_SETS ? card_sets[r->set].name : "none");
   const struct {
     const char *name;
     double value;
@@ -106,6 +106,41 @@ static void write_json(const char *path, const weft_file_facts *f, const plan_ca
     if (!(rates[i].value > 0)) weft_text_puts(out, "null");
   }
   weft_text_puts(out, "}\n");
+}
+
+static void write_card(const weft_file_facts *f, const plan_card *card, const plan_need *need, const plan_result *r,
+                       weft_text *out) {
+  weft_text_printf(out, "%-34s %6.0f %-8s ", card->title, gib_of(card->memory_bytes), card_sets[r->set].name);
+  if (!r->fits) {
+    weft_text_puts(out, "does not fit\n");
+    return;
+  }
+  weft_text_printf(out, "%8u %10.0f", r->streams, r->decode_rate);
+  if (f->canvas_length > 0) weft_text_printf(out, " %12.1f", r->canvas_ms);
+  weft_text_printf(out, " %9.2f\n", need->n_prompt / r->prefill_rate);
+}
+
+/* All cards of the table, a line or a JSON object each. */
+static weft_status write_all(const char *path, const weft_file_facts *f, const plan_need *need, bool json,
+                             plan_result *r, weft_text *out, weft_error *error) {
+  bool fits = false;
+  weft_status status = WEFT_OK;
+  if (!json)
+    weft_text_printf(
+        out,
+        "%u users, %u tokens of prompt and %u of answer each; predicted but for sm_90\n%-34s %6s %-8s %8s %10s%s %9s\n",
+        need->users, need->n_prompt, need->n_answer, "card", "GiB", "set", "streams", "tokens/s",
+        f->canvas_length > 0 ? "  ms/canvases" : "", "s/prompt");
+  for (uint32_t i = 0; plan_card_at(i) != NULL && status == WEFT_OK; i++) {
+    if (json) weft_text_puts(out, i == 0 ? "[" : ",");
+    status = plan_compute(f, plan_card_at(i), need, r, error);
+    fits = fits || r->fits;
+    if (status == WEFT_OK && json) write_json(path, f, plan_card_at(i), need, r, out);
+    if (status == WEFT_OK && !json) write_card(f, plan_card_at(i), need, r, out);
+  }
+  if (json) weft_text_puts(out, "]\n");
+  r->fits = fits;
+  return status;
 }
 
 /* The facts of the file that is named, which weft would serve. The caller frees. */
@@ -128,21 +163,22 @@ int weft_cli_plan(const weft_config *config) {
   plan_card own = {0};
   plan_result result = {0};
   const plan_card *card = &own;
+  const bool all = config->card != NULL && strcmp(config->card, "all") == 0;
   const plan_need need = {config->users, config->plan_prompt, config->plan_answer};
   if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "plan: name one GGUF file");
   const char *path = config->models.item[0];
   weft_status status = read_facts(path, &facts, &error);
-  if (status == WEFT_OK && config->card != NULL) {
+  if (status == WEFT_OK && all) {
+    status = write_all(path, facts, &need, config->json, &result, &text, &error);
+  } else if (status == WEFT_OK && config->card != NULL) {
     card = plan_find_card(config->card, &error);
     if (card == NULL) status = WEFT_E_NOT_FOUND;
   } else if (status == WEFT_OK) {
     status = find_own(config, &own, &error);
   }
-  if (status == WEFT_OK) status = plan_compute(facts, card, &need, &result, &error);
-  if (status == WEFT_OK) {
-    (config->json ? write_json : write_text)(path, facts, card, &need, &result, &text);
-    status = weft_text_status(&text);
-  }
+  if (status == WEFT_OK && !all) status = plan_compute(facts, card, &need, &result, &error);
+  if (status == WEFT_OK && !all) (config->json ? write_json : write_text)(path, facts, card, &need, &result, &text);
+  if (status == WEFT_OK) status = weft_text_status(&text);
   if (status == WEFT_OK) (void)fputs(text.bytes, stdout); /* a failure is seen by the flush in main */
   weft_text_free(&text);
   weft_free(facts);

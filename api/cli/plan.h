@@ -3,12 +3,15 @@
  *
  * Law: pages are those that the pager would take and the scheduler would leave free (pager.h, policy.h), so the pool
  * that is named holds the users that it is named for. A floor is what memory and products of the card need at least
- * (docs/performance.md); what is expected is a floor times what a card that was measured took of its own. Nothing is
+ * (docs/performance.md); what is expected is what the kernel set of the card took of its own beside the floor where it
+ * was measured, which was on an H200 for each set: for other cards that is a prediction and is called so. Nothing is
  * said of the rate of a processor: it was not measured here. */
 #ifndef WEFT_API_CLI_PLAN_H
 #define WEFT_API_CLI_PLAN_H
 
 #include "base/status.h"
+#include "kernels/card_sets.h"
+#include "kernels/device.h"
 #include "model/inspect.h"
 
 /* A card, by its maker's figures or as the driver tells it. */
@@ -30,12 +33,19 @@ typedef struct plan_result {
   uint64_t pool_bytes, kv_mib;     /* for all users */
   uint64_t reserve_bytes;          /* activations, slots, driver */
   uint32_t streams;                /* users that fit at once in room_bytes */
+  uint32_t set;                    /* the kernel set of the card (card_sets.h); CARD_SETS: none, as of a processor */
   bool fits, has_kernels;
   double decode_floor, decode_rate;  /* tokens a second of all users; 0: not known */
   double prefill_rate;               /* tokens a second */
   double canvas_floor_ms, canvas_ms; /* of a step with a canvas of every user; 0: none */
 } plan_result;
 
+/* All cards of the table; NULL after the last one. */
+const plan_card *plan_card_at(uint32_t i);
+/* The card that a device is, by what its driver tells of it. */
+void plan_own_card(const weft_device_info *info, plan_card *out);
+/* The kernel set that a card would get; CARD_SETS: none. */
+uint32_t plan_set_of(const plan_card *card);
 /* The card of a name; NULL with a line that names all. */
 const plan_card *plan_find_card(const char *name, weft_error *error);
 /* Errors: INVALID (prompt and answer are longer than the model's context), NO_MEMORY. */

@@ -1,73 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "api/cli/plan.h"
 #include "api/step_rows.h"
-#include "base/nearest.h"
 #include "pager/pager.h"
 #include "scheduler/policy.h"
-
-/* Of the figures of a card, what its ops come to at best: measured on an H200 (docs/performance.md). */
-static const double memory_share = 0.854, product_share = 0.719;
-/* How many times its floor a step took there: decode of one sequence, of 32 and more, a canvas step, a prompt. */
-static const double decode_one = 3.1, decode_many = 1.45, canvas_times = 2.1, prefill_times = 2.3;
-
-#define GB(x) ((uint64_t)((x)*1e9))
-
-/* By their makers' data sheets: dense products of 16 bits. */
-static const plan_card cards[] = {
-    {"h100", "NVIDIA H100 SXM", GB(80), 3.35e12, 989e12, 90},
-    {"h100-pcie", "NVIDIA H100 PCIe", GB(80), 2.0e12, 756e12, 90},
-    {"h100-nvl", "NVIDIA H100 NVL", GB(94), 3.9e12, 835e12, 90},
-    {"h200", "NVIDIA H200", GB(141), 4.8e12, 989e12, 90},
-    {"gh200", "NVIDIA GH200 96 GB", GB(96), 4.0e12, 990e12, 90},
-    {"gh200-144", "NVIDIA GH200 144 GB", GB(144), 4.9e12, 990e12, 90},
-    {"a100", "NVIDIA A100 80 GB", GB(80), 2.04e12, 312e12, 80},
-    {"a100-40", "NVIDIA A100 40 GB", GB(40), 1.56e12, 312e12, 80},
-    {"a10", "NVIDIA A10", GB(24), 0.6e12, 125e12, 86},
-    {"l4", "NVIDIA L4", GB(24), 0.3e12, 121e12, 89},
-    {"l40s", "NVIDIA L40S", GB(48), 0.864e12, 362e12, 89},
-    {"rtx-3090", "NVIDIA GeForce RTX 3090", GB(24), 0.936e12, 71e12, 86},
-    {"rtx-4090", "NVIDIA GeForce RTX 4090", GB(24), 1.008e12, 165e12, 89},
-    {"rtx-5090", "NVIDIA GeForce RTX 5090", GB(32), 1.792e12, 209e12, 120},
-    {"b200", "NVIDIA B200", GB(180), 8.0e12, 2250e12, 100},
-};
-enum { N_CARDS = sizeof cards / sizeof *cards };
-
-/* By its name or title as people write them, or by a part of the title that no other card has, as 4090. */
-static const plan_card *match_card(const char *given) {
-  char wanted[96], name[96], title[96];
-  const plan_card *part = NULL;
-  uint32_t n_parts = 0;
-  weft_plain_name(given, wanted, sizeof wanted);
-  for (int i = 0; i < N_CARDS && wanted[0] != 0; i++) {
-    weft_plain_name(cards[i].name, name, sizeof name);
-    weft_plain_name(cards[i].title, title, sizeof title);
-    if (strcmp(name, wanted) == 0 || strcmp(title, wanted) == 0) return &cards[i];
-    if (strstr(title, wanted) == NULL) continue;
-    part = &cards[i];
-    n_parts += 1;
-  }
-  return n_parts == 1 ? part : NULL;
-}
-
-const plan_card *plan_find_card(const char *given, weft_error *error) {
-  char names[320] = "";
-  size_t n = 0;
-  weft_nearest nearest = weft_nearest_to(given, strlen(given));
-  const plan_card *card = match_card(given);
-  if (card != NULL) return card;
-  for (int i = 0; i < N_CARDS; i++) {
-    weft_nearest_try(&nearest, cards[i].name);
-    n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i > 0 ? ", " : "", cards[i].name);
-  }
-  (void)weft_fail(error, WEFT_E_NOT_FOUND, "--card: '%.32s' is not in the table, which has %s%s%s%s", given, names,
-                  nearest.best == NULL ? "" : ": did you mean ", nearest.best == NULL ? "" : nearest.best,
-                  nearest.best == NULL ? "" : "?");
-  return NULL;
-}
 
 /* ---- room ---- */
 
@@ -124,6 +62,21 @@ static weft_status plan_room(const weft_file_facts *file, const plan_card *card,
 
 /* ---- rates ---- */
 
+/* Of the figures of a card, what memory and products come to at best: measured on an H200 (docs/performance.md). */
+static const double memory_share = 0.854, product_share = 0.719;
+
+/* How the steps of a kernel set take longer than their floor: by so many microseconds for each layer (launches, and
+ * kernels that end sooner than they fill a card), and by so many times the floor. From decode of 1 and 32 sequences,
+ * steps of 2 and 32 canvases and prompts of 2048 tokens on an H200. */
+typedef struct set_times {
+  double decode_layer_us, decode_times, canvas_layer_us, canvas_times, prefill_times;
+} set_times;
+
+static const set_times times_of_set[CARD_SETS] = {
+    [CARD_SET_HOPPER] = {28.6, 1.27, 80, 2.36, 2.1},   /* h200.json */
+    [CARD_SET_PORTABLE] = {55.7, 2.9, 300, 4.15, 4.2}, /* h200-portable.json; floors by what mma.sync reaches there */
+};
+
 /* Seconds that a step of n_rows rows over `kv_bytes` of keys and values takes at least. Rows choose experts as if by
  * chance. */
 static double floor_of(const weft_file_facts *f, const plan_card *card, double n_rows, double kv_bytes, bool canvas) {
@@ -136,20 +89,23 @@ static double floor_of(const weft_file_facts *f, const plan_card *card, double n
 }
 
 static void plan_rates(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r) {
-  double n = need->users, full = (double)r->user_bytes;
+  const set_times *t = &times_of_set[r->set];
+  double n = need->users, full = (double)r->user_bytes, layers = 1e-6 * file->n_layers;
   double half = full * (need->n_prompt + need->n_answer / 2.0) / (need->n_prompt + need->n_answer);
-  double far = n >= 32 ? 1.0 : log2(n) / 5.0;
-  r->decode_floor = n / floor_of(file, card, n, n * half, false);
-  r->decode_rate = r->decode_floor / (decode_one + (decode_many - decode_one) * far);
-  r->prefill_rate = STEP_ROWS_CARD / (prefill_times * floor_of(file, card, STEP_ROWS_CARD, full, false));
+  double decode = floor_of(file, card, n, n * half, false);
+  r->decode_floor = n / decode;
+  r->decode_rate = n / (t->decode_layer_us * layers + t->decode_times * decode);
+  r->prefill_rate = STEP_ROWS_CARD / (t->prefill_times * floor_of(file, card, STEP_ROWS_CARD, full, false));
   if (file->canvas_length == 0) return;
-  r->canvas_floor_ms = 1e3 * floor_of(file, card, n * file->canvas_length, n * half, true);
-  r->canvas_ms = canvas_times * r->canvas_floor_ms;
+  double canvas = floor_of(file, card, n * file->canvas_length, n * half, true);
+  r->canvas_floor_ms = 1e3 * canvas;
+  r->canvas_ms = 1e3 * (t->canvas_layer_us * layers + t->canvas_times * canvas);
 }
 
 weft_status plan_compute(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *out,
                          weft_error *error) {
-  *out = (plan_result){.has_kernels = card->capability == 0 || card->capability == 90};
+  *out = (plan_result){.set = plan_set_of(card)};
+  out->has_kernels = card->capability == 0 || out->set < CARD_SETS;
   uint64_t n_tokens = (uint64_t)need->n_prompt + need->n_answer;
   if (n_tokens > file->context_length) {
     return weft_fail(error, WEFT_E_INVALID,
@@ -157,7 +113,7 @@ weft_status plan_compute(const weft_file_facts *file, const plan_card *card, con
                      need->n_answer, file->context_length);
   }
   weft_status status = plan_room(file, card, need, out, error);
-  if (status == WEFT_OK && card->memory_rate > 0 && card->product_rate > 0 && out->has_kernels)
+  if (status == WEFT_OK && card->memory_rate > 0 && card->product_rate > 0 && out->set < CARD_SETS)
     plan_rates(file, card, need, out);
   return status;
 }

@@ -78,6 +78,8 @@ static const weft_option rows[] = {
     {"n-parallel", 0, FIRST, BENCH | SOAK, U32(n_parallel, 0, 0, 4096), "N", "sequences at once [0: a sweep]"},
     {"repeat", 'r', FIRST, BENCH, U32(repeat, 3, 1, 1000), "N", "runs of each case"},
     {"cpu-time", 0, FIRST, BENCH, FLAG(cpu_time), NULL, "bench kernels: processor time in place of the clock"},
+    {"report", 0, FIRST, BENCH, TEXT(report), "FILE",
+     "bench model: write what was measured, the card and what was predicted of it, to be sent"},
     {"from", 0, FIRST, BENCH, U32(from, 512, 2, 1 << 20), "N", "bench frontier: tokens of the first context"},
     {"to", 0, FIRST, BENCH, U32(to, 0, 0, 1 << 20), "N", "bench frontier: of the last one [0: what the context holds]"},
     {"step", 0, FIRST, BENCH, U32(step, 0, 0, 1 << 20), "N", "bench frontier: from one to the next [0: twice as many]"},

@@ -23,7 +23,7 @@ typedef struct weft_lab_config {
   float tolerance;
   const char *with;
   /* bench, eval, soak */
-  const char *llama, *cases;
+  const char *llama, *cases, *report;
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
   uint32_t from, to, step;     /* bench frontier */
   const char *accept, *depths; /* bench drafts */

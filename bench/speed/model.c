@@ -13,6 +13,7 @@
 #include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
+#include "bench/speed/report.h"
 #include "bench/speed/touched.h"
 
 enum { REPEAT_MAX = 1000, ROWS_MAX = 128, CANVAS_STEPS = 12, BLOCKS = 6 };
@@ -341,13 +342,15 @@ static int run_rows(bench_list *list, json_t *out) {
 int weft_bench_model(const weft_lab_config *config) {
   static bench_list list;
   list = (bench_list){.config = config};
-  int code = weft_cli_open(&config->product, &list.rt);
+  int code = weft_bench_report_check(config);
+  if (code == 0) code = weft_cli_open(&config->product, &list.rt);
   if (code != 0) return code;
   json_t *out = json_array();
   if (!weft_touched_open(&list.touched, list.rt)) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
   if (!config->product.json && !config->csv) (void)printf("%s", weft_plan(list.rt));
   if (code == 0) code = run_rows(&list, out);
   if (config->product.json) weft_bench_print(out); /* what was measured before an error, too */
+  if (code == 0 && config->report != NULL) code = weft_bench_report(config, list.rt, out);
   json_decref(out);
   weft_close(list.rt);
   weft_touched_close(&list.touched);

@@ -443,16 +443,15 @@ static kernel_tables make_tables(void) {
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
-/* Memory moves twice a clock. A multiprocessor of compute capability 9.0 does 2048 multiplications and additions of 16
- * bits in a clock, of others the number is not known here. A card that does not say leaves 0. */
+/* Memory moves twice a clock. A card that does not say leaves 0. */
 static void ask_rates(cuda_device *d, const cudaDeviceProp *properties) {
   int memory_khz = 0, bus_bits = 0, clock_khz = 0;
   bool said = cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->card) == cudaSuccess &&
               cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, d->card) == cudaSuccess;
   if (said) d->base.info.memory_rate = 2e3 * memory_khz * bus_bits / 8;
   said = cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, d->card) == cudaSuccess;
-  bool known = properties->major == 9 && properties->minor == 0;
-  if (said && known) d->base.info.product_rate = 1e3 * clock_khz * properties->multiProcessorCount * 2 * 2048;
+  uint32_t products = card_products_of((uint32_t)(10 * properties->major + properties->minor), properties->name);
+  if (said) d->base.info.product_rate = 1e3 * clock_khz * properties->multiProcessorCount * 2 * products;
   (void)cudaGetLastError(); /* what was not said is no failure */
 }
 
@@ -475,6 +474,7 @@ static weft_status choose_set(cuda_device *d, const cudaDeviceProp *properties, 
   d->set = set;
   d->base.info.set = set->card->name;
   d->base.info.isa_forced = isa != NULL;
+  d->base.info.capability = capability;
   return status;
 }
 

@@ -55,6 +55,31 @@ static void code_runs_where_its_architecture_says(void **state) {
   }
 }
 
+/* What the data sheets say of products, over multiprocessors and clock. */
+static void products_are_those_of_the_data_sheets(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    uint32_t capability, multiprocessors;
+    double hertz, products; /* a second */
+  } table[] = {
+      {"NVIDIA A100-SXM4-80GB", 80, 108, 1.41e9, 312e12},
+      {"NVIDIA GeForce RTX 3090", 86, 82, 1.695e9, 71e12},
+      {"NVIDIA RTX A6000", 86, 84, 1.8e9, 155e12},
+      {"NVIDIA GeForce RTX 4090", 89, 128, 2.52e9, 165e12},
+      {"NVIDIA L40S", 89, 142, 2.52e9, 366e12},
+      {"NVIDIA H200", 90, 132, 1.83e9, 989e12},
+      {"NVIDIA GeForce RTX 5090", 120, 170, 2.407e9, 209e12},
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    double products =
+        2.0 * card_products_of(table[i].capability, table[i].name) * table[i].multiprocessors * table[i].hertz;
+    if (products < 0.97 * table[i].products || products > 1.03 * table[i].products)
+      fail_msg("%s: %g", table[i].name, products);
+  }
+  assert_int_equal(card_products_of(75, "NVIDIA GeForce RTX 2080"), 0);
+}
+
 static void ptx_is_no_machine_code(void **state) {
   (void)state;
   assert_true(card_has_machine_code("90a-real,80-virtual", 90));
@@ -256,6 +281,7 @@ static void each_op_has_one_path(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(code_runs_where_its_architecture_says),
+      cmocka_unit_test(products_are_those_of_the_data_sheets),
       cmocka_unit_test(ptx_is_no_machine_code),
       cmocka_unit_test(an_old_driver_is_refused_with_what_to_do),
       cmocka_unit_test(a_module_takes_the_cards_that_its_set_fits),

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What `weft plan` promises of small cards, run to the end on a large one with the kernel set that they would get.
+
+  bench/small_cards.py [-p PREBUILT] [-d DIR] [-b BACKEND] [-s SET] [CARD:MODEL:TYPES:USERS:PROMPT:ANSWER ...]
+    -p  folder with weft and its modules [build]     -d  where model files are written, and removed again [/tmp]
+    -b  backend [cuda]     -s  the kernel set that is forced, a dash for none [portable]
+    CARD  as weft plan --card takes it; MODEL and TYPES as bench/synthetic_gguf.py takes them
+
+For each it asks the plan for the pool of so many users, gives weft that pool (`weft bench room`), lets them all run to their end at
+once, and watches what the process takes of the card's memory all the while: it must stay below the memory of the small card. A
+JSON object a line; exit status 1 if a promise was not kept. The speed is that of the large card, so none is told.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+USUAL = ["rtx-3080:gemma4-e4b:q4_0:4:6144:2048", "rtx-3060:gemma4-12b:q4_0:4:6144:2048", "rtx-5060-ti:gemma4-26b:q4_0:1:6144:2048",
+         "rtx-3090:diffusion-gemma-26b:q4_k_m:16:3072:512"]
+
+
+class Watch(threading.Thread):
+    """The most MiB of the first card that all processes took, above what was taken before."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.before, self.most, self.ended = self.ask(), 0, threading.Event()
+
+    @staticmethod
+    def ask():
+        try:
+            out = subprocess.run(["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
+        except OSError:
+            return 0
+        return int(out.stdout.split()[0]) if out.returncode == 0 else 0
+
+    def run(self):
+        while not self.ended.wait(0.1):
+            self.most = max(self.most, self.ask() - self.before)
+
+
+def ask_json(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if not done.stdout.strip():
+        sys.exit(f"{' '.join(command)}: {done.stderr.strip()[-400:]}")
+    return json.loads(done.stdout)
+
+
+def judge(options, case):
+    card, model, types, users, prompt, answer = case.split(":")
+    weft, file = os.path.join(options.prebuilt, "weft"), os.path.join(options.dir, f"{model}-{types}.gguf")
+    if not os.path.exists(file):
+        subprocess.run([sys.executable, os.path.join(HERE, "synthetic_gguf.py"), model, types, file], check=True, stdout=subprocess.DEVNULL)
+    plan = ask_json([weft, "plan", file, "--card", card, "--users", users, "--prompt", prompt, "--answer", answer, "--json"])
+    run = [weft, "bench", "room", "-m", file, "--backend", options.backend, "--kv-mib", str(plan["kv_mib"]), "-c", str(plan["context"]),
+           "--running", users, "-q", "--json"]
+    if options.set != "-":
+        run += ["--isa", options.set]
+    watch = Watch()
+    watch.start()
+    rows = ask_json(run)
+    watch.ended.set()
+    watch.join()
+    at_once = {row["work"]: row["measured"] for row in rows if row["work"].endswith("at once")}
+    mib = plan["memory_bytes"] >> 20
+    kept = plan["fits"] and at_once.get("sequences at once", 0) >= int(users) and watch.most <= mib
+    print(json.dumps({"card": plan["card"], "card_mib": mib, "model": {"made_by": f"bench/synthetic_gguf.py {model} {types}"}, "users": int(users),
+                      "prompt": int(prompt), "answer": int(answer), "kv_mib": plan["kv_mib"], "weights_mib": plan["weight_bytes"] >> 20,
+                      "planned_mib": (plan["weight_bytes"] + plan["reserve_bytes"] + plan["pool_bytes"]) >> 20, "taken_mib": watch.most,
+                      "at_once": at_once, "kept": kept, "command": " ".join(os.path.basename(word) for word in run)}), flush=True)
+    return kept
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("-p", dest="prebuilt", default="build")
+    parser.add_argument("-d", dest="dir", default="/tmp")
+    parser.add_argument("-b", dest="backend", default="cuda")
+    parser.add_argument("-s", dest="set", default="portable")
+    parser.add_argument("cases", nargs="*")
+    options = parser.parse_args()
+    kept = [judge(options, case) for case in options.cases or USUAL]
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
