@@ -20,7 +20,7 @@ import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 USUAL = ["rtx-3080:gemma4-e4b:q4_0:4:6144:2048", "rtx-3060:gemma4-12b:q4_0:4:6144:2048", "rtx-5060-ti:gemma4-26b:q4_0:1:6144:2048",
-         "rtx-3090:diffusion-gemma-26b:q4_k_m:16:3072:512"]
+         "rtx-3090:diffusion-gemma-26b:q4_k_m:4:3072:512"]
 
 
 class Watch(threading.Thread):
