@@ -49,8 +49,8 @@ typedef struct card_wish {
 /* Whether a list of ops, " matmul experts ", has one. */
 bool card_set_has_op(const char *ops, const char *op);
 
-/* Multiplications and additions of 16 bits that the tensor cores of one multiprocessor do in a clock when they add in 32
- * bits, by NVIDIA's papers on each architecture; 0: not known. A GeForce card of 8.6 and later does half of what
+/* Multiplications and additions of 16 bits that the tensor cores of one multiprocessor do in a clock when they add in
+ * 32 bits, by NVIDIA's papers on each architecture; 0: not known. A GeForce card of 8.6 and later does half of what
  * others of its capability do. */
 uint32_t card_products_of(uint32_t capability, const char *name);
 

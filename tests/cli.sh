@@ -216,7 +216,7 @@ expect 1 'one token in a row ar 8, diffusion 8 at most   OVER THE BAR' "$weft" e
 expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32 --repeat 1 --n-parallel 2 -q
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
 expect 0 'slowest block over fastest' "$weft" bench model blocks -m $demo --n-prompt 32 --repeat 1 -q
-expect 0 'where to send it' "$weft" bench model -m $demo --n-prompt 32 --n-generate 8 -r 1 --n-parallel 1 --report "$dir/r" -q
+expect 0 "where to send it" "$weft" bench model -m $demo --n-prompt 32 --n-generate 8 -r 1 --report "$dir/r" -q
 expect 0 '"predicted"' cat "$dir/r"
 expect 2 'report /no/where' "$weft" bench model -m $demo --report /no/where
 expect 2 'must be context' "$weft" bench model widths -m $demo

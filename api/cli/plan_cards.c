@@ -8,8 +8,8 @@
 #define MIB(x) ((uint64_t)(x) << 20)
 
 /* Memory as the driver tells it, which is less than the name says where a part is kept for the correction of errors;
- * rates by the makers' data sheets. Products are dense, of 16 bits, added in 32: of a GeForce card that is half of what its
- * tensor cores do when they add in 16. Where a sheet tells only sums of sparse or shorter products, the figure is what
+ * rates by the makers' data sheets. Products are dense, of 16 bits, added in 32: of a GeForce card that is half of what
+ * its tensor cores do when they add in 16. Where a sheet tells only sums of sparse or shorter products, the figure is what
  * a multiprocessor of its family does in a clock (1024 multiplications and additions, GeForce 256 to 512 by family)
  * times their number and the boost clock. */
 static const plan_card cards[] = {

@@ -31,11 +31,13 @@ static weft_status count_pages(const weft_file_facts *file, uint32_t n_tokens, u
 }
 
 /* Activations of the largest step, slots, the program or the driver: docs/models.md says about 1 GiB. On a card the
- * packed weights take up to 2.2 % more than the file's besides (bench/results/small-cards.json). A file that is smaller
+ * packed weights take up to 2.2 % more than the file's besides, and a model with canvases the room of their statistics
+ * (bench/results/small-cards.json). A file that is smaller
  * than that has smaller ones, too. */
 static uint64_t reserve_of(const weft_file_facts *file, const plan_card *card) {
-  uint64_t most = card->capability > 0 ? ((uint64_t)3 << 29) + file->weight_bytes / 40 : (uint64_t)1 << 30,
-           own = file->weight_bytes * 4;
+  const uint64_t gib = (uint64_t)1 << 30;
+  uint64_t own = file->weight_bytes * 4, most = gib;
+  if (card->capability > 0) most = gib * 3 / 2 + file->weight_bytes / 40 + (file->canvas_length > 0 ? gib : 0);
   return own < most ? own : most;
 }
 

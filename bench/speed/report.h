@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A report of a card: what `weft bench model --report FILE` writes for a user to send, so that figures of cards which the
- * project does not have enter docs/models.md.
+/* A report of a card: what `weft bench model --report FILE` writes for a user to send, so that figures of cards which
+ * the project does not have enter docs/models.md.
  *
  * Law: the file says what was measured and beside it what `weft plan` predicts of the same card and load, by the
  * driver's figures of the card; it names the card by what it is, never the machine, its user or a path. */

@@ -139,8 +139,8 @@ static void rates_follow_the_card(void **state) {
   weft_free(facts);
 }
 
-/* Every card of the table is found by its name and by its title, gets the set of its capability, and is predicted by its
- * own figures: a card with both higher rates than another of the same set is never slower. */
+/* Every card of the table is found by its name and by its title, gets the set of its capability, and is predicted by
+ * its own figures: a card with both higher rates than another of the same set is never slower. */
 static void every_card_of_the_table_is_predicted(void **state) {
   weft_file_facts *facts = facts_of(demo);
   weft_error error = {{0}};
