@@ -4,8 +4,8 @@
  * Law. Both are processes of one user on one machine, which ask the system so. The new one asks and the old one
  * answers, over a unix socket that the old one listens on: hello, which both must listen at the same place for; that
  * the old one lets go of the file of kept prefixes; what it leaves (api/server/estate.h); the listening socket; and,
- * when the new one answers requests, that it does. Until that last word the old one goes on as ever, whatever becomes of
- * the new one, but that pins neither come nor go once they were told; both accept from one socket meanwhile, so no
+ * when the new one answers requests, that it does. Until that last word the old one goes on as ever, whatever becomes
+ * of the new one, but that pins neither come nor go once they were told; both accept from one socket meanwhile, so no
  * client finds nobody there. After it the old one accepts nothing more, answers all requests of its connections, each
  * connection's last, tells the new one what comes of them as it comes, and ends. */
 #ifndef WEFT_API_CLI_HAND_OVER_H

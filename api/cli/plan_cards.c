@@ -9,9 +9,9 @@
 
 /* Memory as the driver tells it, which is less than the name says where a part is kept for the correction of errors;
  * rates by the makers' data sheets. Products are dense, of 16 bits, added in 32: of a GeForce card that is half of what
- * its tensor cores do when they add in 16. Where a sheet tells only sums of sparse or shorter products, the figure is what
- * a multiprocessor of its family does in a clock (1024 multiplications and additions, GeForce 256 to 512 by family)
- * times their number and the boost clock. */
+ * its tensor cores do when they add in 16. Where a sheet tells only sums of sparse or shorter products, the figure is
+ * what a multiprocessor of its family does in a clock (1024 multiplications and additions, GeForce 256 to 512 by
+ * family) times their number and the boost clock. */
 static const plan_card cards[] = {
     {"h100", "NVIDIA H100 SXM", MIB(81559), 3.35e12, 989e12, 90},
     {"h100-pcie", "NVIDIA H100 PCIe", MIB(81559), 2.0e12, 756e12, 90},

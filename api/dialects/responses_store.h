@@ -8,7 +8,8 @@
  * copy.
  *
  * For another server that is to have them (weft_responses_next) responses have numbers that grow. From the first such
- * call on what a client deletes is remembered, without its texts being given to anybody, until weft_responses_forget. */
+ * call on what a client deletes is remembered, without its texts being given to anybody,
+ * until weft_responses_forget. */
 #ifndef WEFT_API_DIALECTS_RESPONSES_STORE_H
 #define WEFT_API_DIALECTS_RESPONSES_STORE_H
 
@@ -38,8 +39,8 @@ uint64_t weft_responses_bytes(weft_responses *store);
 
 /* What was put last, or deleted while that is remembered, has this number; 0: nothing. */
 uint64_t weft_responses_number(weft_responses *store);
-/* The tenant's next response after *number, which becomes its number: appends its texts, or says that it was deleted. The
- * first after the number 0 is the oldest one. False: there is none after it. */
+/* The tenant's next response after *number, which becomes its number: appends its texts, or says that it was deleted.
+ * The first after the number 0 is the oldest one. False: there is none after it. */
 bool weft_responses_next(weft_responses *store, uint32_t tenant, uint64_t *number, weft_response_copy *out);
 /* Deleted ones need not be remembered any more. */
 void weft_responses_forget(weft_responses *store);
