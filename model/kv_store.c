@@ -6,9 +6,18 @@
 #include "base/check.h"
 #include "base/memory.h"
 
-static weft_status open_part(weft_kv_part *part, uint32_t n_pages) {
+/* Pieces of a pool that changes its size: so many, but of at most so many bytes. */
+enum { PIECES = 256, PIECE_BYTES_MAX = 64 << 20 };
+
+/* n_pages_max 0: plain memory. */
+static weft_status open_part(weft_kv_part *part, uint32_t n_pages, uint32_t n_pages_max) {
   if (part->page_bytes == 0) return WEFT_OK; /* no layer here has keys of its own */
-  return weft_device_alloc(part->device, part->page_bytes * n_pages, &part->base);
+  if (n_pages_max == 0) return weft_device_alloc(part->device, part->page_bytes * n_pages, &part->base);
+  uint64_t most = part->page_bytes * n_pages_max, piece = most / PIECES;
+  weft_status status =
+      weft_stretch_open(part->device, most, piece < PIECE_BYTES_MAX ? piece : PIECE_BYTES_MAX, &part->stretch);
+  part->base = part->stretch.base;
+  return status == WEFT_OK ? weft_stretch_resize(&part->stretch, part->page_bytes * n_pages) : status;
 }
 
 /* Says what the pages need on each device. */
@@ -25,8 +34,14 @@ static weft_status refuse_pages(const weft_split *split, const weft_kv_layout *l
 
 weft_status weft_kv_store_open(const weft_split *split, const weft_kv_layout *layout, uint32_t n_pages,
                                weft_kv_store **out, weft_error *error) {
+  return weft_kv_store_open_sized(split, layout, n_pages, 0, out, error);
+}
+
+weft_status weft_kv_store_open_sized(const weft_split *split, const weft_kv_layout *layout, uint32_t n_pages,
+                                     uint32_t n_pages_max, weft_kv_store **out, weft_error *error) {
   *out = NULL;
-  if (layout->page_bytes == 0 || n_pages == 0 || layout->page_bytes > UINT64_MAX / n_pages) {
+  uint32_t most = n_pages_max > 0 ? n_pages_max : n_pages;
+  if (layout->page_bytes == 0 || n_pages == 0 || most < n_pages || layout->page_bytes > UINT64_MAX / most) {
     return weft_fail(error, WEFT_E_INVALID, "KV store: %" PRIu32 " pages of %" PRIu64 " bytes are not a pool", n_pages,
                      layout->page_bytes);
   }
@@ -34,16 +49,19 @@ weft_status weft_kv_store_open(const weft_split *split, const weft_kv_layout *la
   weft_kv_store *store = weft_alloc(1, sizeof *store);
   if (store == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "KV store: out of memory");
   store->n_pages = n_pages;
+  store->n_pages_max = n_pages_max;
   store->n_parts = layout->n_parts;
   weft_status status = WEFT_OK;
   for (uint32_t p = 0; p < store->n_parts && status == WEFT_OK; p++) {
     store->part[p] =
         (weft_kv_part){.device = split->device[p], .page_bytes = layout->part_bytes[p], .at = store->page_bytes};
     store->page_bytes += layout->part_bytes[p];
-    status = open_part(&store->part[p], n_pages);
+    status = open_part(&store->part[p], n_pages, n_pages_max);
   }
   if (status != WEFT_OK) {
     weft_kv_store_close(store);
+    if (status == WEFT_E_UNSUPPORTED)
+      return weft_fail(error, status, "KV store: the pool of a card cannot change its size");
     return refuse_pages(split, layout, n_pages, status, error);
   }
   *out = store;
@@ -55,9 +73,30 @@ void weft_kv_store_close(weft_kv_store *store) {
   weft_kv_file_close(store->file);
   if (store->host != NULL) weft_device_free_host(store->part[0].device, store->host);
   for (uint32_t p = 0; p < store->n_parts; p++) {
-    if (store->part[p].base != NULL) weft_device_free(store->part[p].device, store->part[p].base);
+    weft_stretch_close(&store->part[p].stretch);
+    if (store->part[p].base != NULL && store->n_pages_max == 0)
+      weft_device_free(store->part[p].device, store->part[p].base);
   }
   weft_free(store);
+}
+
+static weft_status resize_parts(weft_kv_store *store, uint32_t n_pages) {
+  weft_status status = WEFT_OK;
+  for (uint32_t p = 0; p < store->n_parts && status == WEFT_OK; p++) {
+    weft_kv_part *part = &store->part[p];
+    if (part->page_bytes > 0) status = weft_stretch_resize(&part->stretch, part->page_bytes * n_pages);
+  }
+  return status;
+}
+
+weft_status weft_kv_store_resize(weft_kv_store *store, uint32_t n_pages) {
+  WEFT_CHECK(n_pages >= 1 && n_pages <= store->n_pages_max);
+  weft_status status = resize_parts(store, n_pages);
+  if (status != WEFT_OK)
+    (void)resize_parts(store, store->n_pages);
+  else
+    store->n_pages = n_pages;
+  return status;
 }
 
 weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error) {
@@ -142,6 +181,14 @@ weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy 
 
 void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost) {
   if (store->file != NULL) weft_kv_file_start(store->file, n_moves, lost);
+}
+
+weft_status weft_kv_store_copy_now(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n) {
+  uint64_t n_moves;
+  weft_status status = weft_kv_store_copy(store, copy, n, &n_moves);
+  for (uint32_t p = 0; p < store->n_parts && status == WEFT_OK; p++) status = weft_device_sync(store->part[p].device);
+  weft_kv_store_ran(store, n_moves, status != WEFT_OK);
+  return status;
 }
 
 bool weft_kv_store_holds(const weft_kv_store *store, const weft_kv_layout *layout) {

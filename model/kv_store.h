@@ -11,6 +11,7 @@
 #define WEFT_MODEL_KV_STORE_H
 
 #include "kernels/ops.h"
+#include "kernels/stretch.h"
 #include "model/batch.h"
 #include "model/kv_file.h"
 #include "model/kv_layout.h"
@@ -23,17 +24,18 @@ extern "C" {
 /* The pool's memory on one device. */
 typedef struct weft_kv_part {
   weft_device *device;
-  void *base;          /* device memory: [n_pages] */
-  uint64_t page_bytes; /* of each page here */
-  uint64_t at;         /* where these bytes lie in a slot */
+  void *base;           /* device memory: [n_pages] */
+  weft_stretch stretch; /* where the store can change its size, what base is of */
+  uint64_t page_bytes;  /* of each page here */
+  uint64_t at;          /* where these bytes lie in a slot */
 } weft_kv_part;
 
 typedef struct weft_kv_store {
   uint32_t n_parts;
   weft_kv_part part[WEFT_DEVICES_MAX];
-  uint64_t page_bytes; /* of all parts */
-  uint32_t n_pages;
-  void *host; /* [n_host] slots that all devices reach, NULL: none */
+  uint64_t page_bytes;           /* of all parts */
+  uint32_t n_pages, n_pages_max; /* n_pages_max 0: it keeps its size */
+  void *host;                    /* [n_host] slots that all devices reach, NULL: none */
   uint32_t n_host;
   weft_kv_file *file; /* NULL: none */
 } weft_kv_store;
@@ -41,6 +43,15 @@ typedef struct weft_kv_store {
 /* A pool for the models of a layout, on the devices of their split. Both are only read here. */
 weft_status weft_kv_store_open(const weft_split *split, const weft_kv_layout *layout, uint32_t n_pages,
                                weft_kv_store **out, weft_error *error);
+/* The same with n_pages_max pages at most; the first n_pages have memory, and weft_kv_store_resize changes how many.
+ * UNSUPPORTED, with a line: a device has no stretches. */
+weft_status weft_kv_store_open_sized(const weft_split *split, const weft_kv_layout *layout, uint32_t n_pages,
+                                     uint32_t n_pages_max, weft_kv_store **out, weft_error *error);
+/* Gives the first n_pages pages memory, and no others. Where they are fewer than before, nothing that is enqueued uses
+ * the rest, and it cannot fail. Where they are more: NO_MEMORY or DEVICE, and nothing has changed. */
+weft_status weft_kv_store_resize(weft_kv_store *store, uint32_t n_pages);
+/* Performs copies, in order, and returns when every device has done them; moves to and from the file may go on. */
+weft_status weft_kv_store_copy_now(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n);
 void weft_kv_store_close(weft_kv_store *store);
 /* Takes memory for n_host slots, pinned where devices have memory of their own. Called once, after open. */
 weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error);

@@ -75,6 +75,30 @@ static void rank_pages(const weft_pager *pager, recount *now, uint32_t n_cached)
   }
 }
 
+/* The free list has every free page that was ever used, but for closed ones that say that they left it. */
+static bool free_check(const weft_pager *pager, weft_error *error) {
+  uint32_t open_touched = pager->n_pages_touched < pager->n_open ? pager->n_pages_touched : pager->n_open;
+  uint32_t n_free = pager->n_open - open_touched, n_closed = 0, n_listed = 0;
+  for (weft_page page = pager->free_page; page != PAGER_LINK_NONE; page = pager->page[page].next) {
+    if (page >= pager->n_pages_touched || pager->page[page].state != PAGER_FREE || pager->page[page].keep)
+      return BROKEN("page %u is in the free list and not free, or says that it left the list", page);
+    *(page < pager->n_open ? &n_free : &n_closed) += 1;
+    if (++n_listed > pager->n_pages) return BROKEN("the free list has a loop");
+  }
+  for (weft_page page = open_touched; page < pager->n_pages_touched; page++) {
+    if (pager->page[page].state != PAGER_FREE || pager->page[page].copy)
+      return BROKEN("page %u is closed and has state %u", page, pager->page[page].state);
+    n_closed += pager->page[page].keep;
+  }
+  if (n_closed != pager->n_pages_touched - open_touched)
+    return BROKEN("%u closed pages were used, %u are in the free list or left it",
+                  pager->n_pages_touched - open_touched, n_closed);
+  if (n_free != pager->stats.n_free) return BROKEN("%u pages are free, counted %u", n_free, pager->stats.n_free);
+  if (pager->stats.n_pages != pager->n_open || pager->n_open > pager->n_pages)
+    return BROKEN("%u pages are open, counted %u of %u", pager->n_open, pager->stats.n_pages, pager->n_pages);
+  return true;
+}
+
 static bool lists_check(const weft_pager *pager, recount *now, weft_error *error) {
   uint32_t n_cached = 0;
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++)
@@ -84,14 +108,7 @@ static bool lists_check(const weft_pager *pager, recount *now, weft_error *error
     return BROKEN("%u pages in the cached lists, counted %u", n_cached, pager->stats.n_cached);
   if (now->n_kept != pager->n_kept_pages)
     return BROKEN("WARM states have %u pages, counted %u", now->n_kept, pager->n_kept_pages);
-  uint32_t n_free = pager->n_pages - pager->n_pages_touched;
-  for (weft_page page = pager->free_page; page != PAGER_LINK_NONE; page = pager->page[page].next) {
-    if (page >= pager->n_pages_touched || pager->page[page].state != PAGER_FREE)
-      return BROKEN("page %u is in the free list and not free", page);
-    if (++n_free > pager->n_pages) return BROKEN("the free list has a loop");
-  }
-  if (n_free != pager->stats.n_free) return BROKEN("%u pages are free, counted %u", n_free, pager->stats.n_free);
-  return true;
+  return free_check(pager, error);
 }
 
 static bool page_check(const weft_pager *pager, recount *now, weft_page page, weft_error *error) {
@@ -166,9 +183,9 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
     n_targets += pager->page[page].copy;
   }
   const weft_pager_stats *stats = &pager->stats;
-  if (n_pinned != stats->n_pinned || n_pinned + stats->n_free + stats->n_cached != pager->n_pages)
+  if (n_pinned != stats->n_pinned || n_pinned + stats->n_free + stats->n_cached != pager->n_open)
     return BROKEN("%u pages pinned, counted %u + %u free + %u cached of %u", n_pinned, stats->n_pinned, stats->n_free,
-                  stats->n_cached, pager->n_pages);
+                  stats->n_cached, pager->n_open);
   uint32_t n_named = 0, n_spills = 0, n_moves = 0;
   for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
     weft_page to = pager->copy[i].to;

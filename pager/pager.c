@@ -175,7 +175,8 @@ static bool take_memory(weft_pager *pager) {
   }
   uint64_t n_seqs = pager->n_seqs_max, n_path = (pager->seq_tokens_max >> pager->base_shift) + 1;
   pager->boundary_words = windows ? pager->seq_tokens_max / block_max / 64 + 1 : 0;
-  uint64_t n_copies = n_seqs * pager->n_places; /* on write, one for each sequence and group */
+  /* on write, one for each sequence and group; and those of one resize */
+  uint64_t n_copies = n_seqs * pager->n_places + pager->moves_max;
   pager->copy_capacity = n_copies > INT32_MAX ? INT32_MAX : (uint32_t)n_copies;
   uint64_t n_spills = pager->n_slots == 0 ? 0 : (uint64_t)pager->n_pages + pager->n_host;
   pager->spill_capacity = n_spills > SPILLS_MAX ? SPILLS_MAX : (uint32_t)n_spills;
@@ -216,7 +217,8 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   if (status != WEFT_OK) return status;
   weft_pager *pager = weft_alloc(1, sizeof *pager);
   if (pager == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "pager: no memory for its head");
-  pager->n_pages = config->n_pages;
+  pager->n_pages = pager->n_open = config->n_pages;
+  pager->moves_max = config->resize_pages;
   pager->n_seqs_max = config->n_seqs;
   pager->seq_tokens_max = config->seq_tokens_max;
   pager->n_models = config->n_models;

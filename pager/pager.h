@@ -91,7 +91,8 @@ typedef struct weft_pager_model {
 } weft_pager_model;
 
 typedef struct weft_pager_config {
-  uint32_t n_pages;
+  uint32_t n_pages;        /* all are open when the pager is */
+  uint32_t resize_pages;   /* by how many pages one weft_pager_resize (resize.h) may make the pool smaller; 0: never */
   uint32_t n_host_pages;   /* slots of host memory behind the pool; 0: evicted content is lost */
   uint32_t n_file_pages;   /* slots of a file behind the host memory; 0: there is no file */
   uint32_t n_seqs;         /* the most sequences that are alive at the same time */
@@ -241,7 +242,8 @@ const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_
 const weft_page *weft_pager_state(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t position);
 
 /* The one array in which all block tables and the lists of states lie. It never moves, and the offset of a sequence's
- * table in it is the same from admit to release, so tables can be passed on as offsets, without copies. */
+ * table in it is the same from admit to release, so tables can be passed on as offsets, without copies. The pages of a
+ * block change when it is published twice, copied on write, or moved by a resize, and at no other time. */
 const weft_page *weft_pager_tables(const weft_pager *pager);
 
 /* The pages that reserve could obtain now: FREE + CACHED. */
@@ -282,7 +284,6 @@ typedef struct weft_owner_usage {
 weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner); /* O(1) */
 /* An owner above its new limit loses nothing. The operator has no limit. */
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max);
-
 /* The blocks of one layer group of a model, by where they are; and how many of its blocks new prompts found. */
 typedef struct weft_group_usage {
   uint32_t n_pinned, n_cached, n_host, n_file;

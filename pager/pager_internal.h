@@ -16,8 +16,15 @@ static inline bool pager_copy_fills_page(uint32_t kind) {
   return kind == WEFT_PAGE_TO_PAGE || kind == WEFT_HOST_TO_PAGE;
 }
 
-/* A page where the free list is empty: one that was never used, or one that is evicted for it. */
+/* A page where the free list begins with none that is open: a later one, one that was never used, or one that is
+ * evicted for it. */
 weft_page pager_page_find(weft_pager *pager);
+/* An open page that is FREE, of which there must be one; it is nobody's yet, and is not counted as FREE any more. */
+weft_page pager_page_pop(weft_pager *pager);
+/* Evicts the block that is due next, whose pages become FREE; its content goes to host memory where that takes it. */
+void pager_evict_due(weft_pager *pager);
+/* The block in the page, which is CACHED, and its place in its list lie in `to` from now on. */
+void pager_page_relink(weft_pager *pager, weft_page page, weft_page to);
 /* A published page that no sequence holds any more becomes CACHED: in the COLD list if `list` says so and page.keep is
  * not set, else in the WARM list of its node's worth. */
 void pager_page_cache(weft_pager *pager, weft_page page, pager_list list);
@@ -27,13 +34,13 @@ static inline void pager_page_free(weft_pager *pager, weft_page page) {
   if (pager->page[page].copy) pager_copies_cancel(pager, page);
   pager->page[page] = (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
   pager->free_page = page;
-  pager->stats.n_free += 1;
+  pager->stats.n_free += page < pager->n_open;
 }
 
 /* A page with one reference and meaningless content. There must be headroom. The caller calls pager_count_taken. */
 static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint32_t group_id) {
   weft_page page = pager->free_page;
-  if (page != PAGER_LINK_NONE) {
+  if (page < pager->n_open) {
     pager->free_page = pager->page[page].next;
     pager->stats.n_free -= 1;
   } else {

@@ -125,10 +125,35 @@ bool pager_evict_one(weft_pager *pager) {
   return true;
 }
 
-weft_page pager_page_find(weft_pager *pager) {
-  if (pager->n_pages_touched == pager->n_pages) return evict_next_page(pager, true);
+void pager_evict_due(weft_pager *pager) {
+  pager_page_free(pager, evict_next_page(pager, true));
+}
+
+/* A closed page that is met on the way leaves the free list (resize.c). */
+weft_page pager_page_pop(weft_pager *pager) {
+  weft_page page = pager->free_page;
+  for (; page != PAGER_LINK_NONE && page >= pager->n_open; page = pager->page[page].next) pager->page[page].keep = 1;
+  if (page == PAGER_LINK_NONE) {
+    pager->free_page = page;
+    page = pager->n_pages_touched++;
+    WEFT_CHECK(page < pager->n_open);
+  } else {
+    pager->free_page = pager->page[page].next;
+  }
   pager->stats.n_free -= 1;
-  return pager->n_pages_touched++;
+  return page;
+}
+
+weft_page pager_page_find(weft_pager *pager) {
+  return pager->stats.n_free == 0 ? evict_next_page(pager, true) : pager_page_pop(pager);
+}
+
+void pager_page_relink(weft_pager *pager, weft_page page, weft_page to) {
+  pager_page *record = &pager->page[to];
+  *record = pager->page[page];
+  WEFT_CHECK(record->state == PAGER_CACHED);
+  pager->page[record->cached.older].next = to & PAGER_LINK_NONE;
+  pager->page[record->next].cached.older = to & PAGER_LINK_NONE;
 }
 
 /* The operator pays for what it holds, so that a pin counts against the limit of no tenant. */

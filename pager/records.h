@@ -83,7 +83,7 @@ typedef struct pager_page {
   uint32_t group : 4; /* of a published block: its layer group */
   uint32_t state : 2;
   uint32_t keep : 1; /* some boundary needs the block: the page becomes WARM, not COLD, when no sequence holds it. Set
-                        in every state that is WARM */
+                        in every state that is WARM. Of a closed page: it is not in the free list */
   uint32_t copy : 1; /* a copy that fills the page was emitted and not taken yet */
 } pager_page;
 _Static_assert(sizeof(pager_page) == 12, "a page record is three words: docs/pager.md counts on it");
@@ -151,6 +151,8 @@ typedef struct pager_seq {
 
 struct weft_pager {
   uint32_t n_pages, n_seqs_max, seq_tokens_max, n_models;
+  uint32_t n_open;    /* pages from n_open on are closed (resize.c) */
+  uint32_t moves_max; /* pages that one resize moves at most */
   uint32_t base_tokens, base_shift;
   bool cache;
   pager_model model[WEFT_MODELS_MAX];

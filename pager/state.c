@@ -109,7 +109,7 @@ static void chain_remove(weft_pager *pager, weft_page page) {
 static void keep_warm(weft_pager *pager, weft_page page) {
   pager->page[page].keep = 1;
   chain_append(pager, page);
-  while (pager->n_kept_pages > pager->n_pages / WARM_PART) {
+  while (pager->n_kept_pages > pager->n_open / WARM_PART) {
     weft_page first = list_at(pager, pager->kept[0])[PAGER_RUN_HEAD];
     chain_remove(pager, first);
     pager->page[first].keep = 0;

@@ -7,6 +7,7 @@
  *                                  0   first ^       n_valid ^    n_reserved ^ */
 #include <string.h>
 
+#include "pager/resize.h"
 #include "pager/spill.h"
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -75,6 +76,10 @@ uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t
 
 uint32_t weft_pager_copies_max(const weft_pager *pager) {
   return pager->copy_capacity + pager->spill_capacity;
+}
+
+uint32_t weft_pager_copies_waiting(const weft_pager *pager) {
+  return pager->n_copies_waiting;
 }
 
 uint32_t weft_pager_moves_waiting(const weft_pager *pager) {

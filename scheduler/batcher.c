@@ -55,6 +55,10 @@ void weft_batcher_close(weft_batcher *batcher) {
   memset(batcher, 0, sizeof *batcher);
 }
 
+void weft_batcher_forget(weft_batcher *batcher) {
+  batcher->n_lead = 0;
+}
+
 static void pack_positions(int32_t *position, uint32_t first, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) position[i] = (int32_t)(first + i);
 }

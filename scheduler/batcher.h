@@ -28,6 +28,8 @@ typedef struct weft_batcher {
 weft_status weft_batcher_open(weft_batcher *batcher, const weft_runner_info *info, uint32_t rows_max,
                               uint32_t segments_max, uint32_t copies_max);
 void weft_batcher_close(weft_batcher *batcher);
+/* No row of the next batch goes on from one of the last: the pager has moved pages. */
+void weft_batcher_forget(weft_batcher *batcher);
 /* The batch points into the arrays above and into the pager: valid until the next build, and until the pager changes.
  */
 weft_batch weft_batcher_build(weft_batcher *batcher, const weft_step_plan *plan, weft_pager *pager,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/check.h"
 
+#include "scheduler/pool_size.h"
+
 typedef struct counts {
   uint32_t n_running, n_leaving, n_waiting, n_ready, n_decode;
 } counts;
@@ -131,5 +133,6 @@ const char *weft_engine_check(const weft_engine *e) {
   }
   if (broken == NULL && n_running != e->n_running) broken = "running requests are miscounted";
   if (broken == NULL && e->n_called > WEFT_CALLS_MAX) broken = "too many steps in a row were called out of their turn";
+  if (broken == NULL) broken = weft_pool_size_check(e);
   return broken != NULL ? broken : check_claims(e, n_leaving);
 }

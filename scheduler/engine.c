@@ -9,6 +9,7 @@
 #include "scheduler/cost.h"
 #include "scheduler/fit.h"
 #include "scheduler/pins.h"
+#include "scheduler/pool_size.h"
 #include "scheduler/snapshot.h"
 #include "scheduler/step.h"
 #include "scheduler/thread.h"
@@ -66,6 +67,16 @@ static weft_status check_limits(const weft_engine_config *c, weft_error *error) 
   return WEFT_OK;
 }
 
+static weft_status check_pool(const weft_engine_config *c, weft_error *error) {
+  const weft_pool_calls *p = c->pool;
+  if (p == NULL || (p->n_pages_max >= c->n_pages && p->n_pages_max <= INT32_MAX && p->n_pages_first >= 1 &&
+                    p->n_pages_first <= p->n_pages_max && p->n_pages_step >= 1))
+    return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "engine: a pool of %u to %u pages that begins with %u and changes by %u; give at least %u, and 1",
+                   c->n_pages, p->n_pages_max, p->n_pages_first, p->n_pages_step, c->n_pages);
+}
+
 static void range_of_blocks(const weft_runner_info *info, uint32_t *least, uint32_t *most) {
   *least = WEFT_BLOCK_TOKENS_MAX;
   *most = 1;
@@ -99,9 +110,10 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
   }
   uint32_t block_min, block_max;
   range_of_blocks(info, &block_min, &block_max);
-  if ((uint64_t)c->n_pages * (block_max / block_min) > UINT32_MAX) {
+  uint32_t n_pages = c->pool == NULL ? c->n_pages : c->pool->n_pages_max;
+  if ((uint64_t)n_pages * (block_max / block_min) > UINT32_MAX) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "%s: %u pages have more than 2^32 blocks of %u tokens; lower their number", info->name, c->n_pages,
+                     "%s: %u pages have more than 2^32 blocks of %u tokens; lower their number", info->name, n_pages,
                      block_min);
   }
   uint32_t n_seqs = c->running_max + c->pins_max;
@@ -124,7 +136,8 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
     model[i].cost_doubles = WEFT_COST_KEYS_PER_ROW; /* to compute a token again: its row and its keys */
     memcpy(model[i].group, info->group, sizeof model[i].group);
   }
-  weft_pager_config config = {.n_pages = c->n_pages,
+  weft_pager_config config = {.n_pages = c->pool == NULL ? c->n_pages : c->pool->n_pages_max,
+                              .resize_pages = c->pool == NULL ? 0 : c->pool->n_pages_step,
                               .n_host_pages = c->n_host_pages,
                               .n_file_pages = c->n_file_pages,
                               .n_seqs = c->running_max + c->pins_max,
@@ -135,7 +148,9 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
                               .changes = c->prefix_feed,
                               .saves = c->saves_prefixes,
                               .hash_seed = c->hash_seed};
-  return weft_pager_open(&config, &e->pager, error);
+  weft_status status = weft_pager_open(&config, &e->pager, error);
+  if (status == WEFT_OK) weft_pool_size_open(e);
+  return status;
 }
 
 static void open_cost(weft_lane *lane) {
@@ -305,6 +320,7 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
   *out = NULL;
   weft_status status = check_limits(config, error);
   if (status == WEFT_OK) status = check_tenants(config, error);
+  if (status == WEFT_OK) status = check_pool(config, error);
   for (uint32_t i = 0; status == WEFT_OK && i < config->n_models; i++) {
     status = check_runner(config, i, error);
   }
@@ -395,6 +411,14 @@ void weft_engine_drain(weft_engine *engine) {
 
 bool weft_engine_idle(weft_engine *engine) {
   return weft_inbox_n_live(&engine->inbox) == 0 && engine->n_busy == 0;
+}
+
+void weft_engine_resize_pool(weft_engine *engine, uint32_t n_pages) {
+  weft_pool_size_ask(engine, n_pages);
+}
+
+weft_pool_view weft_engine_pool_size(weft_engine *engine) {
+  return weft_pool_size_look(engine);
 }
 
 void weft_engine_reset_cache(weft_engine *engine) {

@@ -92,6 +92,13 @@ weft_status weft_engines_change_tenant(weft_engine *const *engine, uint32_t n, u
  * computed them. */
 void weft_engine_reset_cache(weft_engine *engine);
 
+/* ---- a pool that changes its size (weft_engine_config.pool); any thread ------------------------------------ */
+
+/* Asks for a pool of n_pages pages, 1 to n_pages_max: the engine gets there step by step, as far as what runs lets it
+ * (pool_size.h), and goes on while that is more than was asked for. */
+void weft_engine_resize_pool(weft_engine *engine, uint32_t n_pages);
+weft_pool_view weft_engine_pool_size(weft_engine *engine);
+
 /* ---- pins: prefixes that the operator keeps in the pool (pins.h) --------------------------------------------- */
 
 /* Declares a pin and submits what computes it. Any thread. INVALID, TOO_LARGE (too little of the pool would be left)

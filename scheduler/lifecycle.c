@@ -9,6 +9,7 @@
 #include "scheduler/cost.h"
 #include "scheduler/latency.h"
 #include "scheduler/pins.h"
+#include "scheduler/pool_size.h"
 #include "scheduler/snapshot.h"
 #include "scheduler/waiting.h"
 
@@ -35,6 +36,7 @@ void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
     r->head->n_expected += 1;
   }
   weft_waiting_enqueue(e, r);
+  weft_pool_size_expect(e, r);
   weft_lane *lane = &e->lane[r->lane];
   if (lane->broken) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "pager/resize.h"
 #include "scheduler/runs.h"
 
 /* How many drafts the request should have in the step that is planned; 0: none, or they are there. */
@@ -37,7 +38,9 @@ static uint32_t choose_requests(weft_planning *p, uint32_t *n) {
 void weft_own_drafts_make(weft_planning *p) {
   weft_engine *e = p->engine;
   weft_lane *lane = p->lane;
-  uint32_t n = 0, most = lane->info->drafts ? choose_requests(p, &n) : 0;
+  bool can =
+      lane->info->drafts && weft_pager_copies_waiting(e->pager) == 0; /* else keys are not yet where tables say */
+  uint32_t n = 0, most = can ? choose_requests(p, &n) : 0;
   if (n == 0) return;
   uint64_t start_ns = weft_clock_ns();
   const weft_batch batch = weft_batcher_drafts(&lane->batcher, lane->drafted, n, e->pager, lane->info);

@@ -30,17 +30,41 @@ typedef struct weft_tenant_config {
   uint32_t blocks_max;        /* [no limit] pages of the pool that it pays for at once (pager.h: owners) */
 } weft_tenant_config;
 
+/* A pool whose size can be changed while the engine runs (pool_size.h). The calls come from the engine's thread. */
+typedef struct weft_pool_calls {
+  uint32_t n_pages_max;   /* the most it will ever have, with which page numbers are reserved */
+  uint32_t n_pages_first; /* that have memory when the engine opens */
+  uint32_t n_pages_step;  /* most pages that one turn opens or closes */
+  /* Memory for the first n_pages pages and no others. Of fewer pages: nothing that is enqueued uses the rest, and it
+   * must not fail. Of more: an error, and nothing has changed; then requests have the pages that
+   * there are until the next weft_engine_resize_pool, so who makes the pool smaller than n_pages keeps their memory for
+   * it while there are requests. */
+  weft_status (*resize)(void *self, uint32_t n_pages);
+  /* Performs copies, in order, and returns when they are done; no step is in flight. */
+  weft_status (*copy)(void *self, const weft_page_copy *copy, uint32_t n);
+  void (*changed)(void *self); /* NULL: nobody listens; must not block */
+  void *self;
+} weft_pool_calls;
+
+typedef struct weft_pool_view {
+  uint32_t n_wanted; /* pages that were asked for last */
+  uint32_t n_open;   /* that requests can have */
+  uint32_t n_backed; /* that have memory: never fewer */
+  bool refused;      /* memory for more was refused since it was asked for */
+} weft_pool_view;
+
 typedef struct weft_engine_config {
   uint32_t n_models;
   weft_runner *const *runner; /* [n_models]; owned by the caller; runner i computes model i */
-  uint32_t n_pages;           /* pages of the shared pool */
-  uint32_t n_host_pages;      /* pages of host memory that take what is evicted; the runners must have them; 0: none */
-  uint32_t n_file_pages;      /* pages of a file behind the host memory; the runners must have them; 0: none */
-  uint32_t rows_per_step;     /* most rows of a step; at least the longest canvas */
-  uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
-  uint32_t running_max;       /* requests running at once, over all models */
-  uint32_t waiting_max;       /* requests beyond running_max; queue_share.h decides who gives way beyond that */
-  uint32_t n_tenants;         /* 1 .. 255; places for those that come later among them */
+  uint32_t n_pages; /* pages of the shared pool; where it changes its size, those that requests may count on */
+  const weft_pool_calls *pool; /* borrowed until close; NULL: the pool keeps its size */
+  uint32_t n_host_pages;       /* pages of host memory that take what is evicted; the runners must have them; 0: none */
+  uint32_t n_file_pages;       /* pages of a file behind the host memory; the runners must have them; 0: none */
+  uint32_t rows_per_step;      /* most rows of a step; at least the longest canvas */
+  uint32_t prefill_chunk;      /* most rows of one prompt in one step; 0: rows_per_step */
+  uint32_t running_max;        /* requests running at once, over all models */
+  uint32_t waiting_max;        /* requests beyond running_max; queue_share.h decides who gives way beyond that */
+  uint32_t n_tenants;          /* 1 .. 255; places for those that come later among them */
   const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default; weft_engine_change_tenant */
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
   bool overlap;                     /* plan step n+1 before the results of step n are applied */

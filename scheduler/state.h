@@ -12,7 +12,8 @@
  *   admission, relief                  which request starts, where missing blocks come from
  *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
  *   waiting, pins, copies, snapshot,   queues and followers; pinned prefixes; ends of page copies; counters for other
- *   watch, visit, fit, check           threads, views, and visits; what the pool holds; the laws, recomputed
+ *   watch, visit, pool_size, fit,      threads, views, and visits; how large the pool is, and what it holds; the laws,
+ *   check                              recomputed
  *
  * The files that decide change no request's state. What a decision needs of the pager (a pinned prefix, reserved
  * blocks) is taken while it is made, because it changes what fits for the next request of the same plan.
@@ -52,6 +53,29 @@ enum {
    * time has its share of the steps as long as w / W is no more than WEFT_CALLS_MAX / (WEFT_CALLS_MAX + 1). */
   WEFT_CALLS_MAX = 32
 };
+
+enum { WEFT_POOL_WAITS_MAX = WEFT_FLIGHT_MAX + 2 };
+
+/* Closed pages whose memory stays until n_steps steps have landed; then the pool has memory for n_pages. */
+typedef struct weft_pool_wait {
+  uint64_t n_steps;
+  uint32_t n_pages;
+} weft_pool_wait;
+
+/* The size of the pool (pool_size.h). */
+typedef struct weft_pool_size {
+  _Atomic uint32_t wanted, asked; /* any thread: pages, and how often somebody asked */
+  _Atomic uint32_t shown_open, shown_backed;
+  _Atomic bool shown_refused;
+  uint32_t n_heard;               /* of asked */
+  uint32_t n_backed;              /* pages with memory */
+  uint32_t n_largest;             /* pages of the largest request since the engine was without any */
+  bool refused;                   /* memory to grow, since somebody asked */
+  bool hindered;                  /* copies wait, so nothing could be closed in this turn */
+  uint64_t n_submitted, n_landed; /* steps */
+  weft_pool_wait wait[WEFT_POOL_WAITS_MAX];
+  uint32_t n_waits;
+} weft_pool_size;
 
 /* A lane: one model, its runner, and the requests of that model. */
 typedef struct weft_lane {
@@ -107,6 +131,7 @@ typedef struct weft_engine {
   uint32_t n_lanes;
   weft_lane lane[WEFT_MODELS_MAX];
   weft_pager *pager;
+  weft_pool_size pool;
   weft_prefix_feed *feed; /* NULL: nobody may read it */
   weft_tenants tenants;
   weft_deadlines deadlines;

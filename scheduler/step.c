@@ -11,6 +11,7 @@
 #include "scheduler/lifecycle.h"
 #include "scheduler/pins.h"
 #include "scheduler/planner.h"
+#include "scheduler/pool_size.h"
 #include "scheduler/prefix_feed.h"
 #include "scheduler/runs.h"
 #include "scheduler/snapshot.h"
@@ -162,6 +163,7 @@ static bool submit_step(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   lane->n_batches += 1;
   lane->n_in_flight += 1;
   e->n_flight += 1;
+  e->pool.n_submitted += 1;
   if (plan->n_rows == 0) return true;
   count_step(e, plan);
   take_turn(e, lane, plan);
@@ -306,6 +308,7 @@ static void land_step(weft_engine *e) {
   }
   e->first_flight = (e->first_flight + 1) % e->depth;
   e->n_flight -= 1;
+  e->pool.n_landed += 1;
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -341,10 +344,12 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
   weft_copies_hear(e);
   weft_waiting_wake_from_file(e);
   weft_waiting_end_follows(e);
+  weft_pool_size_begin(e);
   bool launched = e->n_flight < e->depth && launch_counted(e);
   uint32_t keep = launched ? e->depth - 1 : 0;
   bool landed = e->n_flight > keep;
   while (e->n_flight > keep) land_counted(e);
+  weft_pool_size_end(e);
   if (launched || landed) {
     uint64_t turn_ns = weft_clock_ns() - start_ns;
     e->step_ns += turn_ns;

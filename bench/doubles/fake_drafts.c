@@ -74,7 +74,8 @@ weft_status fake_runner_draft(weft_runner *runner, const weft_batch *batch, uint
   if (f->broken) return WEFT_E_DEVICE;
   if (!f->info.drafts || n_drafts == 0 || n_drafts > DRAFTS_MAX || batch->n_segments != batch->n_rows)
     fake_runner_note(f, "%u drafts of %u rows", n_drafts, batch->n_rows);
-  f->config.store->n_batches += 1; /* what batches before it wrote is there */
+  fake_runner_compute_all(f->config.store); /* what batches before it wrote, and copied, is there */
+  f->config.store->n_batches += 1;
   for (uint32_t i = 0; i < batch->n_rows && f->violation[0] == 0; i++) {
     check_row(f, batch, i);
     if (f->violation[0] == 0) draft_row(f, &flight, batch, i, n_drafts, out + (size_t)i * n_drafts);

@@ -67,6 +67,8 @@ typedef struct fake_runner {
 void fake_runner_note(fake_runner *runner, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The cell of a position, through the table of segment s of the flight; a wrong one is a violation. */
 uint64_t fake_runner_cell(fake_runner *runner, const fake_flight *flight, uint32_t s, uint32_t g, uint32_t position);
+/* What is submitted and not computed, over all runners of the store. */
+void fake_runner_compute_all(weft_fake_store *store);
 weft_status fake_runner_draft(weft_runner *runner, const weft_batch *batch, uint32_t n_drafts, int32_t *out);
 
 #endif

@@ -25,7 +25,7 @@ static cell *cell_at(fake_runner *f, uint32_t g, int64_t kv_slot) {
   weft_fake_store *store = f->config.store;
   uint32_t block_tokens = f->info.group[g].block_tokens;
   uint64_t page = (uint64_t)kv_slot / block_tokens;
-  if (kv_slot < 0 || page >= store->n_pages) {
+  if (kv_slot < 0 || page >= store->n_open) {
     fake_runner_note(f, "group %u: slot %lld is outside the pool", g, (long long)kv_slot);
     page = 0;
   }
@@ -35,7 +35,7 @@ static cell *cell_at(fake_runner *f, uint32_t g, int64_t kv_slot) {
 /* Whether another request writes the page in this batch. */
 static bool writes_another(const fake_runner *f, const fake_flight *b, uint32_t s, uint32_t page) {
   const weft_fake_store *store = f->config.store;
-  const page_note *note = &store->note[page < store->n_pages ? page : 0];
+  const page_note *note = &store->note[page < store->n_open ? page : 0];
   return note->batch == store->n_batches && (note->slot != b->segment[s].slot || note->runner != f->config.id);
 }
 
@@ -43,7 +43,7 @@ uint64_t fake_runner_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint
   weft_fake_store *store = f->config.store;
   uint32_t block_tokens = f->info.group[g].block_tokens;
   uint32_t page = b->table[b->table_at[s * f->info.n_groups + g] + position / block_tokens];
-  if (page >= store->n_pages) {
+  if (page >= store->n_open) {
     fake_runner_note(f, "segment %u reads position %u of group %u through page %u", s, position, g, page);
     return 0;
   }
@@ -282,7 +282,7 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
 
 static void note_write(fake_runner *f, const weft_segment *segment, uint64_t page) {
   weft_fake_store *store = f->config.store;
-  if (page >= store->n_pages) return; /* shows when it is written */
+  if (page >= store->n_open) return; /* shows when it is written */
   page_note *note = &store->note[page];
   if (note->batch == store->n_batches && note->slot != segment->slot) {
     fake_runner_note(f, "slots %u and %u both write page %llu", note->slot, segment->slot, (unsigned long long)page);
@@ -368,7 +368,7 @@ static void compute_until(weft_fake_store *store, const fake_flight *last) {
   memmove(store->pending, store->pending + n, store->n_pending * sizeof *store->pending);
 }
 
-static void compute_all(weft_fake_store *store) {
+void fake_runner_compute_all(weft_fake_store *store) {
   if (store->n_pending > 0) compute_until(store, store->pending[store->n_pending - 1].flight);
 }
 
@@ -472,12 +472,21 @@ static void copy_batch(fake_runner *f, fake_flight *b, const weft_batch *batch) 
   weft_fake_store_judge_copies(f->config.store, b->copy, b->n_copies);
 }
 
+void weft_fake_store_resize(weft_fake_store *store, uint32_t n_pages) {
+  WEFT_CHECK(n_pages <= store->n_pages);
+  fake_runner_compute_all(store); /* of runners that broke; nothing else is pending */
+  uint32_t from = n_pages < store->n_open ? n_pages : store->n_open;
+  uint32_t to = n_pages < store->n_open ? store->n_open : n_pages;
+  memset(store->cell + (uint64_t)from * store->stride, 0, (uint64_t)(to - from) * store->stride * sizeof *store->cell);
+  store->n_open = n_pages;
+}
+
 static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
   fake_runner *f = (fake_runner *)runner;
   f->n_submits += 1;
   if (f->n_submits == f->config.fail_submit_at) f->broken = true;
   if (f->broken && f->config.store != NULL) {
-    compute_all(f->config.store);
+    fake_runner_compute_all(f->config.store);
     weft_fake_store_run_copies(f->config.store, batch->copy, batch->n_copies);
   }
   if (f->broken) return WEFT_E_DEVICE;
@@ -644,7 +653,7 @@ static void close_flight(fake_flight *b) {
 
 static void fake_close(weft_runner *runner) {
   fake_runner *f = (fake_runner *)runner;
-  if (f->config.store != NULL) compute_all(f->config.store);
+  if (f->config.store != NULL) fake_runner_compute_all(f->config.store);
   for (uint32_t i = 0; f->slot != NULL && i < f->info.n_slots; i++) {
     weft_free(f->slot[i].tokens);
     weft_free(f->slot[i].canvas_memory);

@@ -27,6 +27,10 @@ void weft_fake_store_slow_moves(weft_fake_store *store, uint32_t looks);
 uint32_t weft_fake_store_n_moving(const weft_fake_store *store);
 void weft_fake_store_end_moves(weft_fake_store *store);             /* all, at the next call */
 void weft_fake_store_fail(weft_fake_store *store, uint32_t one_in); /* from now on */
+/* The memory of pages from n_pages on is gone, or there again without content; who uses one that is gone breaks the
+ * contract. And copies outside of any batch. */
+void weft_fake_store_resize(weft_fake_store *store, uint32_t n_pages);
+void weft_fake_store_copy(weft_fake_store *store, const weft_page_copy *copy, uint32_t n);
 void weft_fake_store_close(weft_fake_store *store);
 
 typedef struct weft_fake_config {

@@ -11,7 +11,7 @@ weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max, we
   *out = NULL;
   weft_fake_store *store = weft_alloc(1, sizeof *store);
   if (store == NULL) return WEFT_E_NO_MEMORY;
-  store->n_pages = n_pages;
+  store->n_pages = store->n_open = n_pages;
   store->stride = block_tokens_max;
   store->cell = weft_alloc((size_t)n_pages * block_tokens_max, sizeof *store->cell);
   store->note = weft_alloc(n_pages, sizeof *store->note);
@@ -69,7 +69,7 @@ static uint64_t part_of(uint64_t value, uint32_t i) {
 
 void weft_fake_state_write(weft_fake_store *store, const fake_state *state, uint64_t value) {
   for (uint32_t i = 0; i < state->n_pages; i++) {
-    if (state->page[i] >= store->n_pages) continue; /* shows when it is read */
+    if (state->page[i] >= store->n_open) continue; /* shows when it is read */
     store->cell[(uint64_t)state->page[i] * store->stride] = (cell){.value = part_of(value, i),
                                                                    .position = state->border,
                                                                    .group = (uint16_t)state->group,
@@ -79,7 +79,7 @@ void weft_fake_state_write(weft_fake_store *store, const fake_state *state, uint
 
 bool weft_fake_state_read(const weft_fake_store *store, const fake_state *state, uint64_t *value) {
   for (uint32_t i = 0; i < state->n_pages; i++) {
-    if (state->page[i] >= store->n_pages) return false;
+    if (state->page[i] >= store->n_open) return false;
     const cell *c = &store->cell[(uint64_t)state->page[i] * store->stride];
     if (i == 0) *value = c->value;
     if (c->value != part_of(*value, i) || c->position != state->border || c->group != state->group ||
@@ -120,6 +120,8 @@ static void copy_cells(weft_fake_store *store, const weft_page_copy *copy, uint3
   size_t n_bytes = store->stride * sizeof *store->cell;
   cell *to = store->cell + (base[to_tier[kind]] + copy->to) * store->stride;
   const cell *from = store->cell + (base[from_tier[kind]] + copy->from) * store->stride;
+  WEFT_CHECK(from_tier[kind] != 0 || copy->from < store->n_open);
+  WEFT_CHECK(to_tier[kind] != 0 || copy->to < store->n_open);
   if (failed)
     memset(to, 0, n_bytes); /* who reads this is a violation */
   else
@@ -159,6 +161,14 @@ void weft_fake_store_run_copies(weft_fake_store *store, const weft_page_copy *co
       begin_move(store, &copy[i]);
     else
       copy_cells(store, &copy[i], kind, copy[i].kind != kind);
+  }
+}
+
+void weft_fake_store_copy(weft_fake_store *store, const weft_page_copy *copy, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    weft_page_copy judged = copy[i];
+    weft_fake_store_judge_copies(store, &judged, 1);
+    weft_fake_store_run_copies(store, &judged, 1);
   }
 }
 

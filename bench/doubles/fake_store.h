@@ -37,6 +37,7 @@ typedef struct fake_move {
 enum { PENDING_MAX = 64, COPIES_MAX = 4096, LOOKS_OF_SOME = 8 };
 
 struct weft_fake_store {
+  uint32_t n_open;                          /* pages with memory */
   uint32_t n_pages, stride, n_host, n_file; /* cells of the host's slots and the file's follow the pages' */
   uint64_t fail_seed, n_rolls;
   uint32_t fail_one_in;

@@ -90,6 +90,7 @@ layers=(
   "tenant ready plan places"
   "batcher inbox"
   "state"
+  "pool_size"
   "planning waiting pins copies snapshot watch fit check debt"
   "share light relief runs lifecycle admission"
   "rows apply guests own_drafts"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "tests/support/amount.h"
+#include "pager/resize.h"
 #include "tests/support/pager_world_states.h"
 
 enum { EPISODE = 2500 /* operations with one pager */ };
@@ -56,11 +57,11 @@ static void require_counts(const mirror *m) {
     n_cached += m->indexed[page] && !held[page] ? pages_at(m, page) : 0;
   }
   weft_pager_stats stats = weft_pager_get_stats(m->pager);
-  REQUIRE(stats.n_pinned == n_pinned && stats.n_cached == n_cached &&
-              stats.n_free == m->config.n_pages - n_pinned - n_cached,
+  REQUIRE(stats.n_pinned == n_pinned && stats.n_cached == n_cached && stats.n_free == m->n_open - n_pinned - n_cached &&
+              stats.n_pages == m->n_open,
           "%u pinned, %u cached, %u free; the mirror has %u, %u", stats.n_pinned, stats.n_cached, stats.n_free,
           n_pinned, n_cached);
-  REQUIRE(weft_pager_headroom(m->pager) == m->config.n_pages - n_pinned, "headroom");
+  REQUIRE(weft_pager_headroom(m->pager) == m->n_open - n_pinned, "headroom");
   uint32_t n_lower[2] = {0};
   for (uint32_t place = PAGES_MAX; place < PLACES; place++)
     if (m->indexed[place])
@@ -212,7 +213,7 @@ static weft_status expected_room(const mirror *m, const weft_admit *args, const 
   uint32_t n_bill = n_paid(m, args->owner, true) + expected_cost(m, args, s, hit) + n_more;
   if (args->room_pages == 0) return WEFT_OK;
   if (args->room_in_limit && m->limit[args->owner] != 0 && n_bill > m->limit[args->owner]) return WEFT_QUOTA;
-  bool fits = n_more + args->room_margin + n_taken <= m->config.n_pages - n_pinned + args->room_spare;
+  bool fits = n_more + args->room_margin + n_taken <= m->n_open - n_pinned + args->room_spare;
   return fits ? WEFT_OK : WEFT_NO_BLOCKS;
 }
 
@@ -525,6 +526,36 @@ static void op_device(mirror *m) {
     }
     s->n_written = s->n_reserved;
   }
+  for (weft_page page = m->n_open; page < m->config.n_pages; page++) /* their memory is gone */
+    memset(m->cell[page], 0xEE, sizeof m->cell[page]);
+}
+
+static void op_resize(mirror *m) {
+  uint32_t n = 1 + below(m, m->config.n_pages), n_waiting = m->pager->n_copies_waiting;
+  if (below(m, 2) == 0 && n < m->n_open) n = m->n_open - least(m->n_open - n, 1 + below(m, 8));
+  weft_pager_stats before = weft_pager_get_stats(m->pager);
+  weft_status status = weft_pager_resize(m->pager, n), expected = WEFT_OK;
+  if (n < m->n_open && m->n_open - n > m->config.resize_pages && before.n_pinned + before.n_cached > 0)
+    expected = WEFT_E_TOO_LARGE;
+  else if (n < m->n_open && n_waiting > 0)
+    expected = WEFT_AGAIN;
+  else if (n < m->n_open && before.n_pinned > n)
+    expected = WEFT_NO_BLOCKS;
+  weft_pager_stats after = weft_pager_get_stats(m->pager);
+  REQUIRE(status == expected, "a resize from %u to %u pages says %d", m->n_open, n, status);
+  if (status != WEFT_OK) {
+    REQUIRE(memcmp(&before, &after, sizeof before) == 0, "a refused resize changed a counter");
+    return;
+  }
+  uint32_t n_had = before.n_pinned + before.n_cached;
+  REQUIRE(after.n_pinned == before.n_pinned, "a resize took blocks of sequences");
+  REQUIRE(n_had > n || after.n_evicted == before.n_evicted, "a resize evicted without need");
+  m->n_open = n;
+  for (uint32_t i = n_waiting; i < m->pager->n_copies_waiting; i++) {
+    const weft_page_copy *copy = &m->pager->copy[i];
+    if (copy->kind == WEFT_PAGE_TO_PAGE) follow_shift(m, copy->from, copy->to);
+  }
+  m->total.n_resized += 1;
 }
 
 /* Who computes a block that is CACHED holds that page from then on, if only until a window drops it
@@ -642,7 +673,9 @@ static void operate(mirror *m) {
     op_release(m);
   else if (what < 99)
     for (uint32_t n = below(m, 4); n-- > 0;) op_move(m);
-  else if (below(m, 16) == 0)
+  else if (below(m, 2) == 0)
+    op_resize(m);
+  else if (below(m, 8) == 0)
     op_reset(m);
   else if (below(m, 8) == 0)
     op_limit(m);
@@ -656,6 +689,7 @@ static void make_config(mirror *m) {
   m->config = (weft_pager_config){.n_host_pages = n_host,
                                   .n_file_pages = n_file,
                                   .n_pages = 4 + below(m, n_file > 0 ? 24 : PAGES_MAX - 3),
+                                  .resize_pages = below(m, 3) == 0 ? 0 : 1 + below(m, PAGES_MAX),
                                   .n_seqs = 1 + below(m, 1 + below(m, SEQS_MAX)),
                                   .seq_tokens_max = 40 + below(m, TOKENS_MAX - 39),
                                   .n_models = 1 + below(m, MODELS),
@@ -696,7 +730,7 @@ static void drain(mirror *m) {
   REQUIRE(stats.n_pinned == 0 && stats.n_seqs == 0, "%u pages pinned after drain", stats.n_pinned);
   weft_pager_reset_cache(m->pager);
   stats = weft_pager_get_stats(m->pager);
-  REQUIRE(stats.n_free == m->config.n_pages, "%u pages free after a reset", stats.n_free);
+  REQUIRE(stats.n_free == m->n_open, "%u pages free after a reset", stats.n_free);
   REQUIRE(m->pager->n_nodes_live == 0, "%u nodes live after a reset", m->pager->n_nodes_live);
 }
 
@@ -705,6 +739,7 @@ static void episode(mirror *m, uint64_t seed, uint32_t n_ops) {
   weft_error error;
   make_config(m);
   REQUIRE(weft_pager_open(&m->config, &m->pager, &error) == WEFT_OK, "%s", error.text);
+  m->n_open = m->config.n_pages;
   if (below(m, 2) == 0) pager_test_weaken_hash(m->pager, below(m, 6));
   for (m->op = 0; m->op < n_ops; m->op++) {
     operate(m);
@@ -732,7 +767,7 @@ int main(int argc, char **argv) {
       "forks, %llu copies, %llu quotas, %llu without room, %llu hits beyond a public prefix, %llu to the host, %llu "
       "admits that brought "
       "back, %llu moves of the file, %llu waits for one, %llu lost; %llu states, %llu hits on one, %llu snapshots, "
-      "%llu states brought back\n",
+      "%llu states brought back; %llu resizes that moved %llu pages\n",
       (unsigned long long)n_done, (unsigned long long)m.total.n_admits, (unsigned long long)m.total.n_hits,
       (unsigned long long)m.total.n_waits, (unsigned long long)m.total.n_refused, (unsigned long long)m.total.n_evicted,
       (unsigned long long)m.total.n_forks, (unsigned long long)m.total.n_copies, (unsigned long long)m.total.n_quota,
@@ -740,13 +775,14 @@ int main(int argc, char **argv) {
       (unsigned long long)m.total.n_spilled, (unsigned long long)m.total.n_restored,
       (unsigned long long)m.total.n_moved, (unsigned long long)m.total.n_lifts, (unsigned long long)m.total.n_lost,
       (unsigned long long)m.total.n_states, (unsigned long long)m.total.n_state_hits,
-      (unsigned long long)m.total.n_snapshots, (unsigned long long)m.total.n_states_back);
+      (unsigned long long)m.total.n_snapshots, (unsigned long long)m.total.n_states_back,
+      (unsigned long long)m.total.n_resized, (unsigned long long)m.total.n_shifted);
   if (argc <= 2 && n_ops >= 100000 &&
       (m.total.n_hits == 0 || m.total.n_waits == 0 || m.total.n_refused == 0 || m.total.n_copies == 0 ||
        m.total.n_evicted == 0 || m.total.n_quota == 0 || m.total.n_roomless == 0 || m.total.n_public == 0 ||
        m.total.n_spilled == 0 || m.total.n_restored == 0 || m.total.n_moved == 0 || m.total.n_lifts == 0 ||
        m.total.n_lost == 0 || m.total.n_states == 0 || m.total.n_state_hits == 0 || m.total.n_snapshots == 0 ||
-       m.total.n_states_back == 0)) {
+       m.total.n_states_back == 0 || m.total.n_resized == 0 || m.total.n_shifted == 0)) {
     fprintf(stderr, "an outcome never happened: the test tests less than it says\n");
     return 1;
   }

@@ -333,6 +333,28 @@ static void unpin_all(sim *s) {
   (void)weft_engine_step(s->engine, s->now_us);
 }
 
+/* Draws of its own, so that the worlds of old seeds stay what they were. */
+static void act_pool(sim *s) {
+  uint64_t draws = weft_mix64(s->seed ^ weft_mix64(s->step + 1000));
+  if (s->config.pool == NULL || draws % 12 != 0) return;
+  bool promised = (draws >> 8) % 4 == 0;
+  uint32_t n = 1 + (uint32_t)(draws >> 16) % s->config.pool->n_pages_max;
+  weft_engine_resize_pool(s->engine, promised ? s->config.n_pages : n);
+  totals.n_resizes += 1;
+}
+
+/* Once nothing is there, the pool is as small as it is asked to be. */
+static void empty_pool(sim *s) {
+  if (s->config.pool == NULL) return;
+  totals.n_small += s->n_backed_least < s->config.n_pages;
+  weft_engine_resize_pool(s->engine, 1);
+  for (uint32_t i = 0; weft_engine_pool_size(s->engine).n_backed > 1; i++) {
+    (void)weft_engine_step(s->engine, s->now_us);
+    if (i > 4 * s->config.pool->n_pages_max)
+      FAIL(s, "an empty pool stays at %u pages", weft_engine_pool_size(s->engine).n_backed);
+  }
+}
+
 static void act(sim *s) {
   for (uint32_t i = 0; i < s->n_requests; i++) {
     sim_request *r = &s->request[i];
@@ -352,6 +374,7 @@ static void act(sim *s) {
     }
   }
   if (chance(s, 1)) weft_engine_reset_cache(s->engine);
+  act_pool(s);
   act_pins(s);
 }
 
@@ -452,6 +475,7 @@ static void run_seed(uint64_t seed, bool verbose) {
   }
   unpin_all(s);
   check_drained(s);
+  empty_pool(s);
   if (s->fair) check_charges(s);
   add_totals(s);
   close_world(s);

@@ -54,6 +54,7 @@ typedef struct model_seq {
 typedef struct mirror_totals {
   uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public, n_roomless;
   uint64_t n_spilled, n_restored, n_moved, n_lifts, n_lost;
+  uint64_t n_resized, n_shifted; /* resizes; blocks and pages of states that one moved */
   uint64_t n_states, n_state_hits, n_snapshots,
       n_states_back; /* taken; hits on one; taken at boundaries; brought back */
 } mirror_totals;
@@ -66,6 +67,7 @@ typedef struct mirror {
   weft_pager_model model[MODELS];
   uint32_t block_max[MODELS];
   bool weak, windows[MODELS];
+  uint32_t n_open; /* pages of the pool, as it was made last */
   model_seq seq[SEQS_MAX];
   history history[HISTORIES];
   uint64_t cell[PLACES][BLOCK_MAX];
@@ -285,6 +287,18 @@ static inline void require_owners(const mirror *m) {
 
 static inline bool over_limit(const mirror *m, uint32_t owner, uint32_t n_more) {
   return m->limit[owner] != 0 && n_more != 0 && n_paid(m, owner, true) + n_more > m->limit[owner];
+}
+
+/* A block that was moved has the payer that it had, and whoever held its page holds the other one. */
+static inline void follow_shift(mirror *m, weft_page from, weft_page to) {
+  m->payer[to] = m->payer[from];
+  m->shadow_held[to] = m->shadow_held[from];
+  m->shadow_held[from] = 0;
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++)
+    for (uint32_t g = 0; g < GROUPS; g++)
+      for (uint32_t i = 0; i < m->shadow_n[seq][g]; i++)
+        if (m->shadow[seq][g][i] == from) m->shadow[seq][g][i] = to;
+  m->total.n_shifted += 1;
 }
 
 #endif

@@ -12,7 +12,7 @@ typedef struct sim_totals {
   uint64_t n_steps, n_requests, n_finished[WEFT_FINISH_KINDS], n_refused, n_full, n_preemptions, n_mixed, n_switches,
       n_hits, n_void, n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back, n_lost, n_to_file,
       n_from_file, n_file_lost, n_file_waits, n_in_vain, n_together, n_split, n_drafted, n_accepted, n_state_worlds,
-      n_state_hits, n_shadowed, n_own_drafted, n_own_right;
+      n_state_hits, n_shadowed, n_own_drafted, n_own_right, n_resizes, n_small;
 } sim_totals;
 
 static sim_totals totals;
@@ -31,6 +31,8 @@ static inline void print_totals(unsigned long long n_seeds) {
              {"mixed steps", t->n_mixed},
              {"switches", t->n_switches},
              {"preemptions", t->n_preemptions},
+             {"resizes", t->n_resizes},
+             {"worlds with a pool smaller than promised", t->n_small},
              {"hits", t->n_hits},
              {"worlds with states", t->n_state_worlds},
              {"hits on a state", t->n_state_hits},

@@ -10,7 +10,9 @@
  * are, whatever they cost. In one world in three models keep states beside keys, of a page or of many, with borders at
  * every position or at some. One world in eight is a fair one: one model, memory and slots for everybody, no prefix
  * cache, no faults, half of them with all requests at once, tenants of one class with weights; there the fairness
- * bound holds, with and without a target for the time between tokens, and however old requests grow. */
+ * bound holds, with and without a target for the time between tokens, and however old requests grow. In every third
+ * world that is not fair the pool changes its size all the time, between one page and three times as many as requests
+ * may count on. */
 #ifndef WEFT_TESTS_SIM_WORLD_H
 #define WEFT_TESTS_SIM_WORLD_H
 
@@ -42,6 +44,8 @@ typedef struct sim {
   sim_law law[RUNNERS_MAX];
   weft_runner *runner[RUNNERS_MAX];
   weft_engine_config config;
+  weft_pool_calls pool;
+  uint32_t n_backed_least; /* the smallest that its memory was */
   weft_tenant_config tenant[TENANTS_MAX];
   sim_tokens tokens[TENANTS_MAX];
   weft_drafter drafter;
@@ -439,6 +443,39 @@ static uint32_t context_of(const sim *s, uint32_t runner) {
   return s->config.seq_tokens_max < context ? s->config.seq_tokens_max : context;
 }
 
+/* ---- a pool that changes its size ---- */
+
+static weft_status resize_store(void *self, uint32_t n_pages) {
+  sim *s = self;
+  uint32_t n = weft_engine_pool_size(s->engine).n_backed;
+  if (n_pages > n && n_pages > s->config.n_pages && weft_mix64(s->seed ^ weft_mix64(s->step + 7)) % 16 == 0)
+    return WEFT_E_NO_MEMORY;
+  weft_fake_store_resize(s->store, n_pages);
+  if (n_pages < s->n_backed_least) s->n_backed_least = n_pages;
+  return WEFT_OK;
+}
+
+static weft_status copy_in_store(void *self, const weft_page_copy *copy, uint32_t n) {
+  weft_fake_store_copy(((sim *)self)->store, copy, n);
+  return WEFT_OK;
+}
+
+static uint32_t make_pool(sim *s) {
+  uint32_t n = s->config.n_pages;
+  if (s->fair || !chance_apart(s, 70, 33)) return n;
+  uint64_t draws = weft_mix64(s->seed ^ weft_mix64(71));
+  uint32_t n_max = n * (1 + (uint32_t)(draws % 3));
+  s->pool = (weft_pool_calls){.n_pages_max = n_max,
+                              .n_pages_first = n + (uint32_t)(draws >> 8) % (n_max - n + 1),
+                              .n_pages_step = 1 + (uint32_t)(draws >> 40) % 40,
+                              .resize = resize_store,
+                              .copy = copy_in_store,
+                              .self = s};
+  s->config.pool = &s->pool;
+  s->n_backed_least = s->pool.n_pages_first;
+  return n_max;
+}
+
 static void open_world(sim *s) {
   make_config(s);
   uint32_t kind = draw(s, 0, 99);
@@ -452,11 +489,12 @@ static void open_world(sim *s) {
   for (uint32_t b = 0; b < BASES; b++)
     for (uint32_t i = 0; i < SIM_PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};
-  if (weft_fake_store_open(s->config.n_pages, 16, &s->store) != WEFT_OK) FAIL(s, "no memory");
+  if (weft_fake_store_open(make_pool(s), 16, &s->store) != WEFT_OK) FAIL(s, "no memory");
   const weft_engine_config *c = &s->config;
   if (weft_fake_store_add_tiers(s->store, c->n_host_pages, c->n_file_pages, s->seed, s->copies_fail))
     FAIL(s, "no memory");
   weft_fake_store_slow_moves(s->store, s->slow_moves);
+  if (c->pool != NULL) weft_fake_store_resize(s->store, c->pool->n_pages_first);
   for (uint32_t i = 0; i < s->config.n_models; i++) {
     s->fake[i].store = s->store;
     if (weft_fake_runner_open(&s->fake[i], &s->runner[i]) != WEFT_OK) FAIL(s, "no memory");
