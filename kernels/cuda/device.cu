@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "kernels/cuda/gemm/w8a8.h"
+#include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/module.h"
 #include "kernels/cuda/set.h"
 #include "kernels/cuda/weights/int8_weights.h"
@@ -400,6 +401,19 @@ static weft_kernels make_kernels(const cuda_set *set) {
   k.attention_walk = cuda_attention_walk;
   k.attention_scratch = cuda_attention_scratch;
   k.gate = cuda_gate;
+  k.assign = cuda_assign;
+  k.mix = cuda_mix;
+  k.spread = cuda_spread;
+  k.latent_rows = cuda_latent_rows;
+  k.latent_rows_walk = cuda_latent_rows_walk;
+  k.latent_press = cuda_latent_press;
+  k.latent_press_walk = cuda_latent_press_walk;
+  k.latent_choose = cuda_latent_choose;
+  k.latent_choose_walk = cuda_latent_choose_walk;
+  k.latent_choose_scratch = cuda_latent_choose_scratch;
+  k.latent_attend = cuda_latent_attend;
+  k.latent_attend_walk = cuda_latent_attend_walk;
+  k.has_limits = true;
   k.delta_rows = cuda_delta_rows;
   k.delta_rows_walk = cuda_delta_rows_walk;
   k.delta_rule = cuda_delta_rule;

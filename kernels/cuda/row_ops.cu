@@ -5,6 +5,7 @@
  * and of 4 give the same numbers to the same thread. What lies in device memory cannot be refused by a launch: a token
  * that does not exist gives a row of NaN, which the head reports as bad. */
 #include "kernels/cuda/gemm/w8a8.cuh"
+#include "kernels/cuda/moe/limited_gate.cuh"
 #include "kernels/cuda/weights/packed_element.cuh"
 
 enum { ROW_THREADS = 256 };
@@ -375,10 +376,10 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
 typedef enum gate_way { GATE_ACTIVATED, GATE_CLAMPED, GATE_SIGMOID } gate_way;
 
 template <gate_way WAY>
-static __device__ __forceinline__ float gate_one(weft_activation activation, float g, float u) {
+static __device__ __forceinline__ float gate_one(weft_activation activation, float g, float u, float limit) {
   if (WAY == GATE_CLAMPED) return clamped_gate(g, u);
   if (WAY == GATE_SIGMOID) return __fdiv_rn(u, __fadd_rn(1.0f, expf(-g)));
-  return gate_product(activation, g, u);
+  return limited_gate(activation, limit, g, u);
 }
 
 /* A thread has four columns of a row where they may be read at once, else one. */
@@ -394,7 +395,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_c
 #pragma unroll
     for (uint32_t e = 0; e < n; e++) {
       if (WAY != GATE_SIGMOID || !a.one_g) own = ((const float *)&g)[e];
-      ((float *)&y)[e] = gate_one<WAY>(a.activation, own, ((const float *)&u)[e]);
+      ((float *)&y)[e] = gate_one<WAY>(a.activation, own, ((const float *)&u)[e], a.limit);
     }
     *(T *)(void *)(a.y + r * a.y_stride + i) = y;
   }

@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/head/head.h"
+#include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/set.h"
@@ -65,6 +66,7 @@ static weft_status set_up_hopper(cuda_device *d) {
   if (status == WEFT_OK) status = attention_decode_stream_setup(d);
   if (status == WEFT_OK) status = head_soften_setup(d);
   if (status == WEFT_OK) status = cuda_delta_setup(d);
+  if (status == WEFT_OK) status = cuda_latent_setup(d);
   return status == WEFT_OK ? route_setup(d) : status;
 }
 

@@ -323,7 +323,6 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       continue;
     }
     weft_device_close(device);
-    if (harness_lacks(ways[i].backend, name)) continue;
     if (ways[i].n_devices > 4 && ways[i].n_devices > ways[i].n_shards && test_amount(0, 1, 1) == 0) continue;
     if (ways[i].n_shards > 0) {
       run_shared(&g, &ways[i]);

@@ -187,20 +187,6 @@ static inline const char *harness_tiny(const char *name) {
   return path;
 }
 
-/* Whether a backend of this machine lacks the kernels of a tiny model, which it then refuses. */
-static inline bool harness_lacks(const char *backend, const char *name) {
-  weft_device_config config = {.backend = backend, .n_threads = 1};
-  weft_device *device;
-  weft_error error = {{0}};
-  if (strstr(name, "deepseek4") == NULL) return false;
-  weft_status status = weft_device_open(&config, &device, &error);
-  if (status != WEFT_OK) harness_die(backend, status, error.text);
-  bool lacks = weft_device_kernels(device)->latent_attend == NULL;
-  weft_device_close(device);
-  if (lacks) (void)printf("left out: %s has no kernels for %s\n", backend, name);
-  return lacks;
-}
-
 static inline weft_gguf *harness_gguf(const char *path) {
   weft_error error = {{0}};
   weft_gguf *gguf;

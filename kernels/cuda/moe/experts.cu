@@ -23,6 +23,7 @@
 
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/moe/limited_gate.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/gemm/prologue.cuh"
 #include "kernels/cuda/set.h"
@@ -177,6 +178,7 @@ typedef struct gate_pairs_args {
   uint32_t n_ff, first_expert;
   const float *gate_bias, *up_bias;
   weft_activation activation;
+  float limit;
 } gate_pairs_args;
 
 static __global__ void gate_pairs_kernel(const __grid_constant__ gate_pairs_args a) {
@@ -186,7 +188,10 @@ static __global__ void gate_pairs_kernel(const __grid_constant__ gate_pairs_args
   if (i >= a.n_ff || place < 0) return;
   const float *row = a.gu + place * 2 * a.n_ff + i;
   uint64_t at = (uint64_t)((uint32_t)a.ids[blockIdx.y] - a.first_expert) * a.n_ff + i;
-  a.h[place * a.h_stride + i] = biased_gate(a.activation, row[0], row[a.n_ff], a.gate_bias, a.up_bias, at);
+  float g = row[0], u = row[a.n_ff];
+  if (a.limit > 0.0f && a.gate_bias != NULL) g = __fadd_rn(g, a.gate_bias[at]), u = __fadd_rn(u, a.up_bias[at]);
+  a.h[place * a.h_stride + i] = a.limit > 0.0f ? limited_gate(a.activation, a.limit, g, u)
+                                               : biased_gate(a.activation, g, u, a.gate_bias, a.up_bias, at);
 }
 
 /* n results beside each other, as they lie in memory: one, or 16 bytes that are read at once. */
@@ -453,7 +458,7 @@ static weft_status input_prologue(cuda_device *d, const weft_experts_args *args,
 
 /* Whether no GEMM makes the gated product, but a kernel of its own. */
 static bool gates_apart(const weft_experts_args *args) {
-  return args->gate_bias != NULL || args->activation == WEFT_CLAMPED_SILU;
+  return args->gate_bias != NULL || args->activation == WEFT_CLAMPED_SILU || args->limit > 0.0f;
 }
 
 /* Gate and up in one grouped GEMM with a gated epilogue, [place][n_ff]. False: there is none. */
@@ -499,7 +504,8 @@ static weft_status gate_pairs(cuda_device *d, const weft_experts_args *args, con
                        args->first_expert,
                        args->gate_bias,
                        args->up_bias,
-                       args->activation};
+                       args->activation,
+                       args->limit};
   for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
     uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
     cuda_start(d, gate_pairs_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, a);
@@ -577,7 +583,7 @@ static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
   int type = in->type;
   bool is_w8a8 = gemm_operand_of(in) == OPERAND_INT8;
-  if (is_w8a8 != (gemm_operand_of(args->down) == OPERAND_INT8)) return false;
+  if (is_w8a8 != (gemm_operand_of(args->down) == OPERAND_INT8) || args->limit > 0.0f) return false;
   if (gates_apart(args) && (is_w8a8 || args->shared.gate != NULL || !experts_gemv_takes_biases(type) ||
                             !experts_gemv_takes_biases(args->down->type)))
     return false;

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* What the kernels of latent rows (kernels/latent.h) share: segments on the device, rotation, and rows as they are
+ * stored.
+ *
+ * Law: where a warp has numbers of a row, lane l has number 32 i + l of it, so that numbers which rotate together are
+ * neighbouring lanes' and numbers of one factor (kernels/kv_row.h) are one warp's. A sum has one order, which depends
+ * on the width of rows, on how many a row sees and on their types alone. */
+#ifndef WEFT_KERNELS_CUDA_LATENT_CUH
+#define WEFT_KERNELS_CUDA_LATENT_CUH
+
+#include <type_traits>
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/latent/latent.h"
+
+/* Copies segments to the device, in a plan: the walk of an op is this and what depends on the segments beside it. */
+weft_status latent_push_segments(cuda_device *d, const weft_latent_segment *segment, uint32_t n_segments,
+                                 const weft_latent_segment **out);
+
+/* Not inlined: it is long. Not static: nvcc would give it a name with a hash of the folder. */
+inline __device__ __noinline__ float2 latent_sine_and_cosine(float angle) {
+  float2 both;
+  sincosf(angle, &both.x, &both.y);
+  return both;
+}
+
+/* weft_latent_row of offset, on the device. */
+static __device__ __forceinline__ uint8_t *latent_row_at(const weft_latent_view &rows, uint64_t offset,
+                                                         const uint32_t *table, uint32_t position) {
+  return (uint8_t *)rows.base + table[position / rows.block_tokens] * rows.page_bytes + offset +
+         position % rows.block_tokens / rows.positions * kv_row_bytes(rows.type, rows.width);
+}
+
+/* The segment that row r belongs to. */
+static __device__ __forceinline__ const weft_latent_segment &latent_find_segment(const weft_latent_segment *segment,
+                                                                                 uint32_t n_segments, uint32_t r) {
+  uint32_t low = 0, high = n_segments;
+  while (high - low > 1) {
+    uint32_t middle = (low + high) / 2;
+    if (segment[middle].first_row <= r)
+      low = middle;
+    else
+      high = middle;
+  }
+  return segment[low];
+}
+
+/* Number i of n, which is x, rotated by the position with its neighbour, which is the neighbouring lane's. Of each row
+ * all lanes of a warp call it. way -1: back. */
+static __device__ __forceinline__ float latent_rotate(const weft_latent_turn &turn, float x, uint32_t i, uint32_t n,
+                                                      uint32_t position, float way) {
+  float other = __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+  if (i >= n || i < n - turn.n_rotated) return x;
+  uint32_t pair = (i - (n - turn.n_rotated)) / 2;
+  float2 both = latent_sine_and_cosine(__fmul_rn((float)position, turn.inv_freq[pair]));
+  float sine = __fmul_rn(i % 2 == 0 ? -way : way, both.x);
+  return __fmaf_rn(x, both.y, __fmul_rn(other, sine));
+}
+
+/* Stores number i of n as weft_kv_row_store does; the warp has the 32 of a factor. */
+static __device__ __forceinline__ void latent_store(weft_type type, uint8_t *row, float x, uint32_t i, uint32_t n) {
+  if (type == WEFT_TYPE_Q8_0) {
+    float d = __fadd_rn(__fdiv_rn(warp_max(fabsf(x)), 127.0f), warp_sum(__fmul_rn(x, 0.0f)));
+    float inverse = d >= WEFT_KV_Q8_LEAST ? __fdiv_rn(1.0f, d) : 0.0f;
+    if (i >= n) return;
+    row[i] = inverse > 0.0f ? (uint8_t)(int8_t)roundf(__fmul_rn(x, inverse)) : 0;
+    if (i % WEFT_KV_Q8_BLOCK == 0) ((__half *)(void *)(row + n))[i / WEFT_KV_Q8_BLOCK] = __float2half_rn(d);
+  } else if (i < n && type == WEFT_TYPE_F32) {
+    ((float *)(void *)row)[i] = x;
+  } else if (i < n) {
+    ((__nv_bfloat16 *)(void *)row)[i] = __float2bfloat16_rn(x);
+  }
+}
+
+/* Number i of a stored row of n. */
+template <weft_type T>
+static __device__ __forceinline__ float latent_load(const uint8_t *row, uint32_t i, uint32_t n) {
+  if (T == WEFT_TYPE_F32) return ((const float *)(const void *)row)[i];
+  if (T == WEFT_TYPE_BF16) return __uint_as_float((uint32_t)((const uint16_t *)(const void *)row)[i] << 16);
+  const __half *factor = (const __half *)(const void *)(row + n) + i / WEFT_KV_Q8_BLOCK;
+  return __fmul_rn(__half2float(*factor), (float)(int8_t)row[i]);
+}
+
+/* The same type as a template argument. */
+template <class F>
+static inline void latent_dispatch(weft_type type, F &&run) {
+  if (type == WEFT_TYPE_F32)
+    run(std::integral_constant<weft_type, WEFT_TYPE_F32>());
+  else if (type == WEFT_TYPE_BF16)
+    run(std::integral_constant<weft_type, WEFT_TYPE_BF16>());
+  else
+    run(std::integral_constant<weft_type, WEFT_TYPE_Q8_0>());
+}
+
+/* latent_attend of rows that tensor cores do not take (latent_fallback.cu). */
+weft_status latent_attend_fallback(cuda_device *d, const weft_latent_attend_args *args);
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/* latent_rows and latent_press.
+ *
+ * latent_rows: a warp has one head of a row, of its queries or its index queries, or the row's vector. It stays in
+ * registers from load to store. The squares of a lane ascend, then a tree over lanes.
+ *
+ * latent_press: a block has a row, and stores its pending numbers; where a block of positions ends with the row it makes
+ * the row of that block. What positions of the same call have as pending numbers is made anew from the inputs, with the
+ * bits that are stored, so no block waits for another. A thread has some of the numbers: the largest score first, then
+ * both sums, positions ascending. */
+#include <string.h>
+
+#include "kernels/cuda/latent/latent.cuh"
+
+enum { ROWS_WARPS = 4, PRESS_THREADS = 256 };
+
+weft_status latent_push_segments(cuda_device *d, const weft_latent_segment *segment, uint32_t n_segments,
+                                 const weft_latent_segment **out) {
+  uint64_t n_bytes = (uint64_t)n_segments * sizeof *segment;
+  uint8_t *plan = cuda_plan_begin(d, n_bytes);
+  if (plan == NULL) return WEFT_E_TOO_LARGE;
+  memset(plan, 0, n_bytes); /* padding too, because plans are compared byte by byte */
+  weft_latent_segment *to = (weft_latent_segment *)(void *)plan;
+  for (uint32_t s = 0; s < n_segments; s++) {
+    to[s].first_row = segment[s].first_row, to[s].n_rows = segment[s].n_rows, to[s].kv_len = segment[s].kv_len;
+    for (uint32_t i = 0; i < WEFT_LATENT_SETS; i++) to[s].table[i] = segment[s].table[i];
+  }
+  const uint8_t *there = NULL;
+  weft_status status = cuda_plan_end(d, n_bytes, &there);
+  *out = (const weft_latent_segment *)(const void *)there;
+  return status;
+}
+
+/* ---- latent_rows ---- */
+
+/* STEPS: at most 32 STEPS numbers. */
+template <int STEPS>
+static __device__ __forceinline__ void norm_of_warp(float (&x)[STEPS], const float *weight, uint32_t n, float eps) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) sum = __fmaf_rn(x[i], x[i], sum);
+  float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)n), eps)));
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    x[i] = __fmul_rn(x[i], factor);
+    if (weight != NULL && threadIdx.x % 32 + 32 * i < n) x[i] = __fmul_rn(x[i], weight[threadIdx.x % 32 + 32 * i]);
+  }
+}
+
+template <int STEPS>
+static __global__ void __launch_bounds__(32 * ROWS_WARPS) rows_kernel(const __grid_constant__ weft_latent_rows_args a) {
+  launch_dependents_and_wait();
+  const uint32_t lane = threadIdx.x % 32, r = blockIdx.x, item = blockIdx.y * ROWS_WARPS + threadIdx.x / 32;
+  const uint32_t n_index = a.index_q == NULL ? 0 : a.n_index_heads;
+  if (item > a.n_heads + n_index) return;
+  const weft_latent_segment &s = latent_find_segment(a.segment, a.n_segments, r);
+  const uint32_t position = s.kv_len + (r - s.first_row), index = item - a.n_heads - 1;
+  const bool is_q = item > 0 && item <= a.n_heads, is_index = item > a.n_heads;
+  const uint32_t n = is_index ? a.index_dim : a.near.width;
+  float *own = is_index ? a.index_q + r * a.index_q_stride + (uint64_t)index * n
+               : is_q   ? a.q + r * a.q_stride + (uint64_t)(item - 1) * n
+                        : NULL;
+  const float *from = own != NULL ? own : a.kv + r * a.kv_stride;
+  float x[STEPS];
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) x[i] = lane + 32 * i < n ? from[lane + 32 * i] : 0.0f;
+  if (!is_index) norm_of_warp(x, is_q ? NULL : a.kv_norm, n, a.eps);
+  uint8_t *near = own != NULL ? NULL : latent_row_at(a.near, a.near.offset, s.table[WEFT_LATENT_NEAR], position);
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    if (32 * i >= n) break;
+    if (32 * i + 32 > n - a.turn.n_rotated) x[i] = latent_rotate(a.turn, x[i], lane + 32 * i, n, position, 1.0f);
+    if (own == NULL)
+      latent_store(a.near.type, near, x[i], lane + 32 * i, n);
+    else if (lane + 32 * i < n)
+      own[lane + 32 * i] = x[i];
+  }
+}
+
+weft_status cuda_latent_rows_walk(weft_device *device, const weft_latent_rows_args *args) {
+  const weft_latent_segment *there = NULL;
+  return latent_push_segments(cuda_of(device), args->segment, args->n_segments, &there);
+}
+
+weft_status cuda_latent_rows(weft_device *device, const weft_latent_rows_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_latent_rows_args a = *args;
+  weft_status status = latent_push_segments(d, args->segment, args->n_segments, &a.segment);
+  if (status != WEFT_OK) return status;
+  uint32_t n_items = 1 + a.n_heads + (a.index_q == NULL ? 0 : a.n_index_heads),
+           widest = a.index_q != NULL && a.index_dim > a.near.width ? a.index_dim : a.near.width;
+  if (widest > WEFT_HEAD_DIM_MAX || cuda_ceil(n_items, ROWS_WARPS) > 65535) return WEFT_E_UNSUPPORTED;
+  cuda_start(d,
+             widest <= 128   ? rows_kernel<4>
+             : widest <= 512 ? rows_kernel<16>
+                             : rows_kernel<32>,
+             dim3(a.n_rows, cuda_ceil(n_items, ROWS_WARPS)), 32 * ROWS_WARPS, 0, a);
+  return cuda_launched(d, "latent_rows");
+}
+
+/* ---- latent_press ---- */
+
+/* Pending numbers of a position: in a page, or made anew of row `row` of the call. */
+struct pending_numbers {
+  const float *values, *scores, *ape; /* ape NULL: scores are stored, and have it */
+  __device__ __forceinline__ float score(uint32_t i) const {
+    return ape == NULL ? scores[i] : __fadd_rn(scores[i], ape[i]);
+  }
+};
+
+static __device__ __forceinline__ float *pending_row(const weft_latent_press_args &a, const weft_latent_segment &s,
+                                                     uint64_t offset, uint32_t position) {
+  return (float *)(void *)latent_row_at(a.pending, offset, s.table[a.pending_set], position);
+}
+
+static __device__ __forceinline__ pending_numbers pending_at(const weft_latent_press_args &a,
+                                                             const weft_latent_segment &s, uint32_t position) {
+  if (position < s.kv_len)
+    return {pending_row(a, s, a.pending.offset, position), pending_row(a, s, a.pending.scores_offset, position), NULL};
+  uint64_t row = s.first_row + (position - s.kv_len);
+  return {a.x + row * a.x_stride, a.scores + row * a.scores_stride,
+          a.ape + (uint64_t)(position % a.out.positions) * a.pending.width};
+}
+
+/* Number d of the block of positions that begins at `begin`, before its norm. */
+static __device__ __forceinline__ float press_number(const weft_latent_press_args &a, const weft_latent_segment &s,
+                                                     uint32_t begin, uint32_t d) {
+  const uint32_t ratio = a.out.positions, first = a.overlaps && begin > 0 ? begin - ratio : begin;
+  float most = -INFINITY, total = 0.0f, sum = 0.0f;
+#pragma unroll 8
+  for (uint32_t at = first; at < begin + ratio; at++)
+    most = fmaxf(most, pending_at(a, s, at).score(d + (a.overlaps && at >= begin ? a.out.width : 0)));
+#pragma unroll 8
+  for (uint32_t at = first; at < begin + ratio; at++) {
+    uint32_t i = d + (a.overlaps && at >= begin ? a.out.width : 0);
+    pending_numbers p = pending_at(a, s, at);
+    float share = expf(__fsub_rn(p.score(i), most));
+    total = __fadd_rn(total, share);
+    sum = __fmaf_rn(share, p.values[i], sum);
+  }
+  return __fdiv_rn(sum, total);
+}
+
+static __device__ __forceinline__ float sum_of_press(float x) {
+  __shared__ float part[PRESS_THREADS / 32];
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+  __syncthreads();
+  return warp_sum(threadIdx.x % 32 < PRESS_THREADS / 32 ? part[threadIdx.x % 32] : 0.0f);
+}
+
+static __global__ void __launch_bounds__(PRESS_THREADS) press_kernel(const __grid_constant__ weft_latent_press_args a) {
+  constexpr uint32_t STEPS = WEFT_HEAD_DIM_MAX / PRESS_THREADS;
+  launch_dependents_and_wait();
+  const uint32_t r = blockIdx.x, n = a.out.width, ratio = a.out.positions;
+  const weft_latent_segment &s = latent_find_segment(a.segment, a.n_segments, r);
+  const uint32_t position = s.kv_len + (r - s.first_row);
+  const pending_numbers own = pending_at(a, s, position);
+  float *values = pending_row(a, s, a.pending.offset, position),
+        *scores = pending_row(a, s, a.pending.scores_offset, position);
+  for (uint32_t i = threadIdx.x; i < a.pending.width; i += PRESS_THREADS)
+    values[i] = own.values[i], scores[i] = own.score(i);
+  if ((position + 1) % ratio != 0) return;
+  const uint32_t begin = position + 1 - ratio;
+  float y[STEPS], squares = 0.0f;
+#pragma unroll
+  for (uint32_t i = 0; i < STEPS; i++) {
+    uint32_t d = threadIdx.x + PRESS_THREADS * i;
+    y[i] = d < n ? press_number(a, s, begin, d) : 0.0f;
+    squares = __fmaf_rn(y[i], y[i], squares);
+  }
+  float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(sum_of_press(squares), (float)n), a.eps)));
+  uint8_t *out = latent_row_at(a.out, a.out.offset, s.table[a.out_set], position);
+#pragma unroll
+  for (uint32_t i = 0; i < STEPS; i++) {
+    uint32_t d = threadIdx.x + PRESS_THREADS * i;
+    if (d / 32 * 32 >= n) break; /* the same for all lanes of a warp */
+    float x = __fmul_rn(__fmul_rn(y[i], factor), d < n ? a.norm[d] : 0.0f);
+    latent_store(a.out.type, out, latent_rotate(a.turn, x, d, n, begin, 1.0f), d, n);
+  }
+}
+
+weft_status cuda_latent_press_walk(weft_device *device, const weft_latent_press_args *args) {
+  const weft_latent_segment *there = NULL;
+  return latent_push_segments(cuda_of(device), args->segment, args->n_segments, &there);
+}
+
+weft_status cuda_latent_press(weft_device *device, const weft_latent_press_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_latent_press_args a = *args;
+  weft_status status = latent_push_segments(d, args->segment, args->n_segments, &a.segment);
+  if (status != WEFT_OK) return status;
+  cuda_start(d, press_kernel, a.n_rows, PRESS_THREADS, 0, a);
+  return cuda_launched(d, "latent_press");
+}
