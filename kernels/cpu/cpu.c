@@ -79,10 +79,10 @@ static const device_calls cpu_calls = {
 
 /* Some ops have their definition alone. */
 const char *cpu_family(const weft_device *device, const char *op) {
-  static const char *const of_ref[] = {"canvas", "move", "assign", "mix", "spread"};
+  static const char *const of_ref[] = {"canvas", "move", "assign", "mix", "spread", "latent_rows", "latent_press"};
   for (size_t i = 0; i < sizeof of_ref / sizeof *of_ref; i++)
     if (strcmp(op, of_ref[i]) == 0) return "ref";
-  return strncmp(op, "latent_", 7) == 0 ? "ref" : device->info.isa;
+  return device->info.isa;
 }
 
 static const weft_kernels cpu_kernels = {.backend = "cpu", HOST_KERNELS(cpu)};

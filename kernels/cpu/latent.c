@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Hyper-connections and attention over latent rows: ref's own functions of rows, shared out to the threads. */
+/* Hyper-connections and attention over latent rows, shared out to the threads: attention and the choice of far rows by
+ * the instruction set's functions, all else by ref's own functions of rows. */
+#include "kernels/cpu/latent.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/ref/ref.h"
 
 #define RUN_ROWS(name, op)                                    \
   static void name(void *arg, uint32_t first, uint32_t end) { \
@@ -12,8 +13,6 @@ RUN_ROWS(run_spread, ref_spread_rows)
 RUN_ROWS(run_rows, ref_latent_rows_range)
 RUN_ROWS(run_store, ref_latent_press_store)
 RUN_ROWS(run_blocks, ref_latent_press_blocks)
-RUN_ROWS(run_choose, ref_latent_choose_rows)
-RUN_ROWS(run_attend, ref_latent_attend_heads)
 
 weft_status cpu_mix(weft_device *device, const weft_mix_args *args) {
   weft_mix_args copy = *args;
@@ -40,14 +39,37 @@ weft_status cpu_latent_press(weft_device *device, const weft_latent_press_args *
   return WEFT_OK;
 }
 
+typedef struct choose_run {
+  const weft_latent_choose_args *args;
+  ref_latent_score score;
+} choose_run;
+
+static void run_choose(void *arg, uint32_t first, uint32_t end) {
+  const choose_run *run = arg;
+  ref_latent_choose_rows(run->args, run->score, first, end);
+}
+
 weft_status cpu_latent_choose(weft_device *device, const weft_latent_choose_args *args) {
-  weft_latent_choose_args copy = *args;
-  cpu_for_rows(device, args->n_rows, 100ull * args->n_heads * args->index.width, run_choose, &copy);
+  choose_run run = {args, CPU_CODE_OF(cpu_get_isa(device), cpu_latent)->score};
+  cpu_for_rows(device, args->n_rows, 10ull * args->n_heads * args->index.width, run_choose, &run);
   return WEFT_OK;
 }
 
+typedef struct attend_run {
+  const weft_latent_attend_args *args;
+  const cpu_latent_code *code;
+  uint32_t n_groups; /* of heads */
+} attend_run;
+
+static void run_attend(void *arg, uint32_t first, uint32_t end) {
+  const attend_run *run = arg;
+  for (uint32_t i = first; i < end; i++)
+    run->code->attend(run->args, i / run->n_groups, i % run->n_groups * CPU_LATENT_HEADS);
+}
+
 weft_status cpu_latent_attend(weft_device *device, const weft_latent_attend_args *args) {
-  weft_latent_attend_args copy = *args;
-  cpu_for_rows(device, args->n_rows * args->n_heads, 100ull * args->near.width, run_attend, &copy);
+  const uint32_t n_groups = (args->n_heads + CPU_LATENT_HEADS - 1) / CPU_LATENT_HEADS;
+  attend_run run = {args, CPU_CODE_OF(cpu_get_isa(device), cpu_latent), n_groups};
+  cpu_for_rows(device, args->n_rows * n_groups, 100ull * args->near.width, run_attend, &run);
   return WEFT_OK;
 }

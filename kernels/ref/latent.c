@@ -6,7 +6,7 @@
 #include <math.h>
 
 /* The segment of a row. */
-static const weft_latent_segment *find_segment(const weft_latent_segment *segment, uint32_t n, uint32_t row) {
+const weft_latent_segment *ref_latent_segment(const weft_latent_segment *segment, uint32_t n, uint32_t row) {
   uint32_t low = 0;
   while (n - low > 1) {
     uint32_t middle = low + (n - low) / 2;
@@ -22,8 +22,7 @@ static uint32_t find_position(const weft_latent_segment *segment, uint32_t row) 
   return segment->kv_len + (row - segment->first_row);
 }
 
-/* way 1: by the position; -1: back. */
-static void rotate_end(const weft_latent_turn *turn, float *x, uint32_t n, uint32_t position, float way) {
+void ref_latent_rotate(const weft_latent_turn *turn, float *x, uint32_t n, uint32_t position, float way) {
   float *pair = x + n - turn->n_rotated;
   for (uint32_t i = 0; i < turn->n_rotated / 2; i++, pair += 2) {
     float angle = (float)position * turn->inv_freq[i];
@@ -50,18 +49,18 @@ static void norm_floats(const float *x, const float *weight, uint32_t n, float e
 /* ---- latent_rows ---- */
 
 static void make_row(const weft_latent_rows_args *args, uint32_t row) {
-  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
   const uint32_t n = args->near.width, position = find_position(segment, row);
   float vector[WEFT_HEAD_DIM_MAX], *q = args->q + row * args->q_stride;
   for (uint32_t h = 0; h < args->n_heads; h++, q += n) {
     norm_floats(q, NULL, n, args->eps, q);
-    rotate_end(&args->turn, q, n, position, 1.0f);
+    ref_latent_rotate(&args->turn, q, n, position, 1.0f);
   }
   float *index_q = args->index_q == NULL ? NULL : args->index_q + row * args->index_q_stride;
   for (uint32_t h = 0; index_q != NULL && h < args->n_index_heads; h++, index_q += args->index_dim)
-    rotate_end(&args->turn, index_q, args->index_dim, position, 1.0f);
+    ref_latent_rotate(&args->turn, index_q, args->index_dim, position, 1.0f);
   norm_floats(args->kv + row * args->kv_stride, args->kv_norm, n, args->eps, vector);
-  rotate_end(&args->turn, vector, n, position, 1.0f);
+  ref_latent_rotate(&args->turn, vector, n, position, 1.0f);
   weft_kv_row_store(args->near.type, vector, n,
                     weft_latent_row(&args->near, args->near.offset, segment->table[WEFT_LATENT_NEAR], position));
 }
@@ -85,7 +84,7 @@ static const float *find_pending(const weft_latent_press_args *args, const weft_
 }
 
 static void store_pending(const weft_latent_press_args *args, uint32_t row) {
-  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
   const uint32_t n = args->pending.width, position = find_position(segment, row);
   const uint32_t *table = segment->table[args->pending_set];
   const float *ape = args->ape + (uint64_t)(position % args->out.positions) * n, *x = args->x + row * args->x_stride,
@@ -117,7 +116,7 @@ static void press_number(pressed *p, double score, double value) {
 
 /* The block that ends with the row, if one does. */
 static void press_block(const weft_latent_press_args *args, uint32_t row) {
-  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
   const uint32_t n = args->out.width, ratio = args->out.positions, position = find_position(segment, row);
   if ((position + 1) % ratio != 0) return;
   const uint32_t begin = position + 1 - ratio, first = args->overlaps && begin > 0 ? begin - ratio : begin;
@@ -133,7 +132,7 @@ static void press_block(const weft_latent_press_args *args, uint32_t row) {
   }
   for (uint32_t d = 0; d < n; d++) y[d] = p[d].sum / p[d].total;
   norm_numbers(y, args->norm, n, args->eps, out);
-  rotate_end(&args->turn, out, n, begin, 1.0f);
+  ref_latent_rotate(&args->turn, out, n, begin, 1.0f);
   weft_kv_row_store(args->out.type, out, n,
                     weft_latent_row(&args->out, args->out.offset, segment->table[args->out_set], position));
 }
@@ -217,8 +216,8 @@ static float score_far(const weft_latent_choose_args *args, const float *q, cons
   return (float)score;
 }
 
-static void choose_row(const weft_latent_choose_args *args, uint32_t row) {
-  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+static void choose_row(const weft_latent_choose_args *args, ref_latent_score score, uint32_t row) {
+  const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
   const weft_latent_view *index = &args->index;
   const uint32_t n_seen = (find_position(segment, row) + 1) / index->positions, k = args->k;
   chosen c = {.ids = args->ids + (uint64_t)row * k, .scores = (float *)args->scratch + (uint64_t)row * k};
@@ -232,7 +231,7 @@ static void choose_row(const weft_latent_choose_args *args, uint32_t row) {
                      weft_latent_row(index, index->offset, segment->table[WEFT_LATENT_INDEX], i * index->positions),
                      index->width, key);
     add_chosen(&c, k, (int32_t)i,
-               score_far(args, args->q + row * args->q_stride, args->weights + row * args->weights_stride, key));
+               score(args, args->q + row * args->q_stride, args->weights + row * args->weights_stride, key));
   }
   if (n_seen > k) sort_chosen(&c);
   for (uint32_t i = c.n; i < k; i++) c.ids[i] = -1;
@@ -243,13 +242,13 @@ uint64_t ref_latent_choose_scratch(weft_device *device, const weft_latent_choose
   return (uint64_t)args->n_rows * args->k * sizeof(float);
 }
 
-void ref_latent_choose_rows(const weft_latent_choose_args *args, uint32_t first, uint32_t end) {
-  for (uint32_t r = first; r < end; r++) choose_row(args, r);
+void ref_latent_choose_rows(const weft_latent_choose_args *args, ref_latent_score score, uint32_t first, uint32_t end) {
+  for (uint32_t r = first; r < end; r++) choose_row(args, score, r);
 }
 
 weft_status ref_latent_choose(weft_device *device, const weft_latent_choose_args *args) {
   (void)device;
-  ref_latent_choose_rows(args, 0, args->n_rows);
+  ref_latent_choose_rows(args, score_far, 0, args->n_rows);
   return WEFT_OK;
 }
 
@@ -279,7 +278,7 @@ static void see_row(attended *a, const weft_latent_view *rows, const uint32_t *t
 }
 
 static void attend_head(const weft_latent_attend_args *args, uint32_t row, uint32_t head) {
-  const weft_latent_segment *segment = find_segment(args->segment, args->n_segments, row);
+  const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
   const uint32_t n = args->near.width, position = find_position(segment, row);
   const uint32_t *far_table = segment->table[WEFT_LATENT_FAR];
   attended a = {.args = args,
@@ -295,11 +294,7 @@ static void attend_head(const weft_latent_attend_args *args, uint32_t row, uint3
     see_row(&a, &args->far, far_table, (uint32_t)ids[i] * args->far.positions);
   float *out = args->out + row * args->out_stride + (uint64_t)head * n;
   for (uint32_t i = 0; i < n; i++) out[i] = (float)(a.sum[i] / a.total);
-  rotate_end(&args->turn, out, n, position, -1.0f);
-}
-
-void ref_latent_attend_heads(const weft_latent_attend_args *args, uint32_t first, uint32_t end) {
-  for (uint32_t i = first; i < end; i++) attend_head(args, i / args->n_heads, i % args->n_heads);
+  ref_latent_rotate(&args->turn, out, n, position, -1.0f);
 }
 
 weft_status ref_latent_attend(weft_device *device, const weft_latent_attend_args *args) {

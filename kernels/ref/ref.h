@@ -45,8 +45,13 @@ void ref_spread_rows(const weft_spread_args *args, uint32_t first, uint32_t end)
 void ref_latent_rows_range(const weft_latent_rows_args *args, uint32_t first, uint32_t end);
 void ref_latent_press_store(const weft_latent_press_args *args, uint32_t first, uint32_t end);
 void ref_latent_press_blocks(const weft_latent_press_args *args, uint32_t first, uint32_t end);
-void ref_latent_choose_rows(const weft_latent_choose_args *args, uint32_t first, uint32_t end);
-void ref_latent_attend_heads(const weft_latent_attend_args *args, uint32_t first, uint32_t end);
+/* The score of an index row, which is `key`, for a row's queries. */
+typedef float (*ref_latent_score)(const weft_latent_choose_args *args, const float *q, const float *weights,
+                                  const float *key);
+void ref_latent_choose_rows(const weft_latent_choose_args *args, ref_latent_score score, uint32_t first, uint32_t end);
+/* The segment of a row; rotates the last numbers of n by a position, or back (way -1). */
+const weft_latent_segment *ref_latent_segment(const weft_latent_segment *segment, uint32_t n, uint32_t row);
+void ref_latent_rotate(const weft_latent_turn *turn, float *x, uint32_t n, uint32_t position, float way);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed
  * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, n_in floats. */
 void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
