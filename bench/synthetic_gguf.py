@@ -6,8 +6,9 @@ plans, not for answers. Needs Python alone.
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
            qwen3-30b-a3b | qwen3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
-           model, but the shape of the 26B at a size that a CPU with two cores runs
-    TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
+           model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers
+    TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | iq2: experts in IQ2_XXS and
+           Q2_K (down), all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
 
 Routers are random, so that tokens spread over experts as random ones do. The vocabulary is made up, but of the kinds of
@@ -21,11 +22,12 @@ import sys
 # name: GGML id, elements and bytes of a block, and the scales that every block begins with
 TYPES = {"F32": (0, 1, 4, b""), "F16": (1, 1, 2, b""), "BF16": (30, 1, 2, b""), "Q8_0": (8, 32, 34, struct.pack("<e", 3e-4)),
          "Q4_0": (2, 32, 18, struct.pack("<e", 4e-3)), "Q5_0": (6, 32, 22, struct.pack("<e", 2e-3)),
-         "MXFP4": (39, 32, 17, bytes([119])), "Q4_K": (12, 256, 144, struct.pack("<ee", 6e-5, 4.5e-4)), "Q6_K": (14, 256, 210, b""), "I32": (26, 1, 4, b"")}
-FALLBACK = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}  # of rows that are no multiple of 256
+         "MXFP4": (39, 32, 17, bytes([119])), "Q4_K": (12, 256, 144, struct.pack("<ee", 6e-5, 4.5e-4)), "Q6_K": (14, 256, 210, b""), "I32": (26, 1, 4, b""),
+         "IQ2_XXS": (16, 256, 66, struct.pack("<e", 5e-4)), "Q2_K": (10, 256, 84, b"")}
+FALLBACK = {"Q4_K": "Q5_0", "Q6_K": "Q8_0", "IQ2_XXS": "Q4_0", "Q2_K": "Q4_0"}  # of rows that are no multiple of 256
 MIXES = {"q4_0": ("Q4_0", "Q4_0", "Q6_K"), "q4_k_m": ("Q4_K", "Q6_K", "Q6_K"), "q8_0": ("Q8_0",) * 3, "bf16": ("BF16",) * 3,
-         "mxfp4": ("Q8_0",) * 3}
-EXPERTS = {"mxfp4": "MXFP4"}  # where experts have another type than the mix says
+         "mxfp4": ("Q8_0",) * 3, "iq2": ("Q8_0",) * 3}
+EXPERTS = {"mxfp4": ("MXFP4", "MXFP4"), "iq2": ("IQ2_XXS", "Q2_K")}  # where experts, and their down, have other types than the mix says
 
 
 def gemma(layers, hidden, ff, heads, kv, kv_global, window, experts=0, period=6, per_layer=0, shared=0, k_eq_v=True):
@@ -147,6 +149,8 @@ def blocks(kind, n):
             raw = struct.pack(f"<{count}i", *(rng.randrange(256) for _ in range(count)))
         elif kind == "Q6_K":  # its scales come last
             raw = b"".join(rng.randbytes(192) + bytes([1, 255] * 8) + struct.pack("<e", 6e-4) for _ in range(count))
+        elif kind == "Q2_K":  # so do its factors
+            raw = b"".join(rng.randbytes(80) + struct.pack("<ee", 2.4e-3, 3.6e-3) for _ in range(count))
         else:
             raw = b"".join(scales + rng.randbytes(size - len(scales)) for _ in range(count))
         blocks.made[kind] = raw
@@ -301,8 +305,8 @@ def add_gemma(w, m, mix):
             put("ffn_gate_inp.scale", "F32", hidden)
             put("ffn_down_exps.scale", "F32", m["experts"])
             put("ffn_gate_inp.weight", "F32", hidden, m["experts"])
-            put("ffn_gate_up_exps.weight", m["expert_type"] or matrix, hidden, 2 * m["expert_ff"], m["experts"])
-            put("ffn_down_exps.weight", m["expert_type"] or rich, m["expert_ff"], hidden, m["experts"])
+            put("ffn_gate_up_exps.weight", m["expert_types"][0] or matrix, hidden, 2 * m["expert_ff"], m["experts"])
+            put("ffn_down_exps.weight", m["expert_types"][1] or rich, m["expert_ff"], hidden, m["experts"])
 
 
 def add_attention(put, m, mix, head, kv, has_values):
@@ -343,9 +347,9 @@ def add_llama(w, m, mix):
             add_mlp(put, mix, m["hidden"], m["ff"])
             continue
         put("ffn_gate_inp.weight", "F32", m["hidden"], m["experts"])
-        put("ffn_gate_exps.weight", m["expert_type"] or matrix, m["hidden"], m["expert_ff"], m["experts"])
-        put("ffn_up_exps.weight", m["expert_type"] or matrix, m["hidden"], m["expert_ff"], m["experts"])
-        put("ffn_down_exps.weight", m["expert_type"] or rich, m["expert_ff"], m["hidden"], m["experts"])
+        put("ffn_gate_exps.weight", m["expert_types"][0] or matrix, m["hidden"], m["expert_ff"], m["experts"])
+        put("ffn_up_exps.weight", m["expert_types"][0] or matrix, m["hidden"], m["expert_ff"], m["experts"])
+        put("ffn_down_exps.weight", m["expert_types"][1] or rich, m["expert_ff"], m["hidden"], m["experts"])
 
 
 def add_gpt_oss(w, m, mix):
@@ -377,7 +381,7 @@ def add_gpt_oss(w, m, mix):
         put("ffn_gate_inp.bias", "F32", experts)
         for name, kind, n_in, n_out in (("gate", matrix, hidden, ff), ("up", matrix, hidden, ff),
                                         ("down", rich, ff, hidden)):
-            put(f"ffn_{name}_exps.weight", m["expert_type"] or kind, n_in, n_out, experts)
+            put(f"ffn_{name}_exps.weight", m["expert_types"][name == "down"] or kind, n_in, n_out, experts)
             put(f"ffn_{name}_exps.bias", "F32", n_out, experts)
 
 
@@ -429,7 +433,7 @@ def add_qwen35(w, m, mix):
             put(f"ffn_{name}_shexp.weight", kind, n_in, n_out)
         for name, kind, n_in, n_out in (("gate", matrix, hidden, m["expert_ff"]), ("up", matrix, hidden, m["expert_ff"]),
                                         ("down", rich, m["expert_ff"], hidden)):
-            put(f"ffn_{name}_exps.weight", m["expert_type"] or kind, n_in, n_out, m["experts"])
+            put(f"ffn_{name}_exps.weight", m["expert_types"][name == "down"] or kind, n_in, n_out, m["experts"])
 
 
 def add_deepseek4(w, m, mix):
@@ -487,13 +491,17 @@ def add_deepseek4(w, m, mix):
             w.tensor(f"blk.{i}.exp_probs_b.bias", "F32", experts)
         for name, kind, *shape in (("gate", matrix, hidden, ff), ("up", matrix, hidden, ff), ("down", rich, ff, hidden)):
             put(f"ffn_{name}_shexp", kind, *shape)
-            put(f"ffn_{name}_exps", m["expert_type"] or kind, *shape, experts)
+            put(f"ffn_{name}_exps", m["expert_types"][name == "down"] or kind, *shape, experts)
 
 
 def main():
-    if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in {*MIXES, "none"}:
+    name, _, layers = (sys.argv[1:] or [""])[0].partition(":")
+    if len(sys.argv) < 4 or name not in MODELS or sys.argv[2] not in {*MIXES, "none"} or not (layers or "1").isdecimal():
         raise SystemExit(__doc__)
-    m, w = dict(MODELS[sys.argv[1]], expert_type=EXPERTS.get(sys.argv[2])), Writer()
+    m, w = dict(MODELS[name], expert_types=EXPERTS.get(sys.argv[2], (None, None))), Writer()
+    m["layers"] = min(int(layers or m["layers"]), m["layers"])
+    if "ratios" in m:
+        m["ratios"] = m["ratios"][:m["layers"]]
     w.key("general.architecture", m["arch"])
     w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
     add_sizes(w, m)
