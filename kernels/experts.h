@@ -89,8 +89,8 @@ typedef struct weft_experts_args {
 } weft_experts_args;
 
 /* ---- assign: the experts of a row by scores of their own, s = sqrt(softplus(logit)), softplus(x) = log(1 + e^x) --- *
- * The k experts of largest s + bias (ties: lower index first; NaN counts as -infinity), largest first; or those that the
- * table has for the row's token, in its order: what does not exist is INVALID; on cuda it is -1, with weights of NaN.
+ * The k experts of largest s + bias (ties: lower index first; NaN counts as -infinity), largest first; or those that
+ * the table has for the row's token, in its order: what does not exist is INVALID, on cuda -1 with weights of NaN.
  * weights[j] = factor * s[ids[j]] / (sum of the k + 1e-20). */
 typedef struct weft_assign_args {
   const float *logits;   /* [n_rows, n_experts] */

@@ -12,7 +12,7 @@ SIMD_INLINE vf load_part(const float *from, uint32_t n) {
   return n >= VF_LANES ? vf_load(from) : vf_load_some(from, n);
 }
 
-static float multiply(const float *a, const float *b, uint32_t n) {
+static float multiply_rows(const float *a, const float *b, uint32_t n) {
   vf sum[4] = {vf_set(0.0f), vf_set(0.0f), vf_set(0.0f), vf_set(0.0f)};
   uint32_t i = 0;
   for (; i + 4 * VF_LANES <= n; i += 4 * VF_LANES)
@@ -111,7 +111,7 @@ static void attend_heads(const weft_latent_attend_args *args, uint32_t row, uint
     for (uint32_t k = 0; k < n_block; k++) load_seen(&seen, base + k, rows + (uint64_t)k * width);
     for (uint32_t h = 0; h < n_heads; h++) {
       for (uint32_t k = 0; k < n_block; k++)
-        score[k] = args->scale * multiply(q + (uint64_t)h * n, rows + (uint64_t)k * width, n);
+        score[k] = args->scale * multiply_rows(q + (uint64_t)h * n, rows + (uint64_t)k * width, n);
       float shrinks = share_block(&state[h], score, n_block);
       add_block(state[h].out, shrinks, score, rows, n_block, width);
     }
@@ -129,7 +129,7 @@ static float score_row(const weft_latent_choose_args *args, const float *q, cons
   const uint32_t n = args->index.width;
   float score = 0.0f;
   for (uint32_t h = 0; h < args->n_heads; h++) {
-    float product = multiply(q + (uint64_t)h * n, key, n);
+    float product = multiply_rows(q + (uint64_t)h * n, key, n);
     if (product > 0.0f) score += weights[h] * product;
   }
   return score;

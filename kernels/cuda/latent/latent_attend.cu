@@ -10,8 +10,9 @@
  *   weights   2^(score - maximum of the chunk), rounded to bf16; sixteen lanes add four each, then a tree
  *   out       a warp has 64 dimensions, sixteen rows at a time, ascending
  *
- * Chunks are merged ascending, each from a fresh state (attention.cuh). Where a call has few rows, on Hopper, the blocks
- * of a cluster take a chunk each, leave (out, maximum, sum) in shared memory, and merge a slice of the dimensions each. */
+ * Chunks are merged ascending, each from a fresh state (attention.cuh). Where a call has few rows, on Hopper, the
+ * blocks of a cluster take a chunk each, leave (out, maximum, sum) in shared memory, and merge some of the dimensions
+ * each. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/latent/latent.cuh"
 

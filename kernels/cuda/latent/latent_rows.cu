@@ -4,10 +4,10 @@
  * latent_rows: a warp has one head of a row, of its queries or its index queries, or the row's vector. It stays in
  * registers from load to store. The squares of a lane ascend, then a tree over lanes.
  *
- * latent_press: a block has a row, and stores its pending numbers; where a block of positions ends with the row it makes
- * the row of that block. What positions of the same call have as pending numbers is made anew from the inputs, with the
- * bits that are stored, so no block waits for another. A thread has some of the numbers: the largest score first, then
- * both sums, positions ascending. */
+ * latent_press: a block has a row, and stores its pending numbers; where a block of positions ends with the row it
+ * makes the row of that block. What positions of the same call have as pending numbers is made anew from the inputs,
+ * with the bits that are stored, so no block waits for another. A thread has some of the numbers: the largest score
+ * first, then both sums, positions ascending. */
 #include <string.h>
 
 #include "kernels/cuda/latent/latent.cuh"
