@@ -16,7 +16,7 @@ from attacks import ATTACKS, War  # noqa: E402
 from checks import CHECKS  # noqa: E402
 from client import speak_tls  # noqa: E402
 from measure import Actor, is_idle, metrics, watch  # noqa: E402
-from server import Server, wait_for  # noqa: E402
+from server import Server, models_options, wait_for  # noqa: E402
 from soak import soak, write_record  # noqa: E402
 
 HEALTH_S, FIRST_S = 0.1, 0.1  # what /health and a first token may always take
@@ -25,17 +25,19 @@ GROWN_MIB = 8  # of allocated memory, after an attack, once the server is idle
 
 
 def allocated_mib(server):
-    return metrics(server).get("weft_host_allocated_bytes", 0) / (1 << 20)
+    seen = metrics(server)  # a model that was loaded last stays
+    return (seen.get("weft_host_allocated_bytes", 0) - seen.get("weft_models_held_bytes", 0)) / (1 << 20)
 
 
 def run_attack(attack, a, alone):
     """The attack's figures."""
     speak_tls(a.tls or attack.tls)
-    server = Server(a.weft, attack.options, attack.keys, attack.models)
+    options = attack.options + models_options() if attack.folder else attack.options
+    server = Server(a.weft, options, attack.keys, attack.models)
     seed = a.seed * 1200000  # a multiple of LEAD_EVERY
     try:
         watch(server.port, 3, 0.2, attack.victim, seed + 900001)  # pages are touched, costs learned
-        setup = (attack.options, attack.models, attack.steps_alone, a.tls or attack.tls)
+        setup = (options, attack.models, attack.steps_alone, a.tls or attack.tls)
         if not a.quick and setup not in alone:
             alone[setup] = watch(server.port, a.samples, a.period, attack.victim, seed + 600000)
         allocated, resident, files, cpu = allocated_mib(server), server.resident_mib, server.n_files, server.cpu_s

@@ -29,6 +29,7 @@ class Attack:
     victim: object = lambda seed: completion(tokens(seed, PROMPT), ANSWER)  # seed -> body
     share: float = 2.0  # sum of the weights of those who ask by the victim's weight
     quick: bool = False  # a part of ./dev test
+    folder: bool = False  # three models more come and go (--models-dir)
     tls: bool = False  # on a server that speaks TLS, whatever --tls says
     in_place: object = lambda m: True  # what /metrics must show before the victim begins
 
@@ -398,6 +399,12 @@ async def play_cancels(actor, war):
         {**completion(tokens(i * 1000 + turn, 200), 300), **kinds[turn % len(kinds)]}, limit_s=0.5 * draw.random()))
 
 
+async def play_loads(actor, war):
+    """Eight clients that ask three models of a folder in turn, of which one has room: each request waits for a load, and causes one."""
+    return await keep(actor, 8, lambda i, turn: post(
+        war, {**completion(tokens(i * 1000 + turn, 64), 4), "model": f"load-{'abc'[(i + turn) % 3]}"}))
+
+
 CLASSES = ("operator-key operator", "crowd-key crowd", "leader-key leader class=low", "victim-key victim class=high")
 WEIGHTS = ("operator-key operator", "crowd-key crowd weight=100", "leader-key leader", "victim-key victim weight=100")
 
@@ -433,6 +440,8 @@ ATTACKS = [
     Attack("responses-logprobs", "eight streams of responses with top_logprobs", play_responses_logprobs),
     Attack("malformed", "requests that break the rules of HTTP", play_malformed),
     Attack("cancels", "32 clients that hang up within half a second", play_cancels),
+    Attack("loads", "a tenant that has three models loaded in turn, of which one has room", play_loads, options=("--models-mib", "20"),
+           folder=True, quick=True, in_place=lambda m: m["weft_model_loads_total"] > 2),
     Attack("schema-bombs", "schemas that take long to compile, four at a time", play_one, quick=True),
     Attack("schema-bombs-joined", "the same of three tenants, four each", play_joined, keys=JOINED, share=4.0, quick=True),
 ]

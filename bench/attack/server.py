@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -43,6 +44,16 @@ def tls_options():
     folder = tempfile.TemporaryDirectory(prefix="weft-attack-tls-")
     atexit.register(folder.cleanup)
     return make_certificate(folder.name)
+
+
+@functools.cache
+def models_options():
+    """A folder of three models, which come and go."""
+    folder = tempfile.TemporaryDirectory(prefix="weft-attack-models-")
+    atexit.register(folder.cleanup)
+    for name in "abc":
+        shutil.copy(DEMO_AR, os.path.join(folder.name, f"load-{name}.gguf"))
+    return "--models-dir", folder.name
 
 
 class Server:
