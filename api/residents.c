@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "api/prometheus.h"
+#include "api/shared_room.h"
 #include "api/tenants.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -348,9 +349,13 @@ static void *run_residents(void *self) {
     uint64_t now = weft_clock_us(), n_seen = rs->n_changes;
     look_around(rs, now);
     uint32_t gone = find_gone(rs), wanted = find_wanted(rs);
+    bool fits = gone == UINT32_MAX && wanted != UINT32_MAX && make_room(rs, wanted, now);
+    bool is_there = shared_room_claim(rs->rt, rs->held_bytes + (fits ? rs->at[wanted].view.need_bytes : 0));
     if (gone != UINT32_MAX)
       free_one(rs, gone);
-    else if (wanted != UINT32_MAX && make_room(rs, wanted, now))
+    else if (fits && !is_there && !rs->at[wanted].judged)
+      (void)judge_file(rs, wanted); /* before much of the pool has left for it */
+    else if (fits && is_there)
       load_one(rs, wanted);
     else
       sleep_for_news(rs, n_seen);
@@ -359,14 +364,22 @@ static void *run_residents(void *self) {
   return NULL;
 }
 
-/* On the engine's thread: requests wait for a model, or one has been let go of. */
-static void hear_guest(void *self, weft_runner *guest) {
-  weft_residents *rs = self;
-  (void)guest;
+static void wake_residents(weft_residents *rs) {
   lock_residents(rs);
   rs->n_changes += 1;
   (void)pthread_cond_broadcast(&rs->changed);
   unlock_residents(rs);
+}
+
+/* On the engine's thread: requests wait for a model, or one has been let go of. */
+static void hear_guest(void *self, weft_runner *guest) {
+  (void)guest;
+  wake_residents(self);
+}
+
+/* The same: the pool has another size. */
+static void hear_pool(void *self) {
+  wake_residents(((weft_runtime *)self)->residents);
 }
 
 void residents_print(const weft_runtime *rt, weft_text *out) {
@@ -382,6 +395,11 @@ void residents_metrics(const weft_runtime *rt, weft_text *out) {
   weft_text_printf(out, "weft_models_bytes %llu\n", (unsigned long long)rs->most_bytes);
   weft_prometheus_head(out, "weft_models_held_bytes", "gauge", "Memory that they take now.");
   weft_text_printf(out, "weft_models_held_bytes %llu\n", (unsigned long long)residents_held(rs));
+  weft_prometheus_head(out, "weft_room_bytes", "gauge", "Memory that they and the pool may take at once.");
+  weft_text_printf(out, "weft_room_bytes %llu\n", (unsigned long long)shared_room_bytes(rt));
+  weft_prometheus_head(out, "weft_room_pool_bytes", "gauge", "Memory of it that the pool has now.");
+  weft_text_printf(out, "weft_room_pool_bytes %llu\n",
+                   (unsigned long long)shared_room_pool_bytes((weft_runtime *)(uintptr_t)rt));
   static const struct {
     const char *name, *type, *help;
     size_t at;
@@ -438,6 +456,7 @@ weft_status residents_plan(weft_runtime *rt, weft_error *error) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "the system refused a lock");
   }
   rt->residents = rs;
+  rt->pool.changed = hear_pool;
   weft_status status = devices_open_placer(&rt->options, &rt->devices, rs->most_bytes, &rs->placer, error);
   for (uint32_t i = 0; i < rt->n_served && status == WEFT_OK; i++) {
     resident *r = &rs->at[i];

@@ -18,7 +18,8 @@
  *
  * Memory: need_bytes is what a model will take, planned from its header when the server started: weights, activations,
  * slots and head. Models that are loading, ready or leaving need at most most_bytes together, at every moment: room is
- * made before the first byte is read, and what leaves is freed before what comes is read. A load that cannot fit, or
+ * made before the first byte is read, by models and by the pool (shared_room.h), and what leaves is freed before what
+ * comes is read. A load that cannot fit, or
  * whose file is another one than at the start, is refused before anything has left for it. A load that failed leaves
  * nothing behind; requests that wait for it end with its line, and others are refused with it for a while, which
  * doubles (RETRY_US), so that a broken file is not read again and again.

@@ -18,6 +18,7 @@
 #include "api/request_memory.h"
 #include "api/residents.h"
 #include "api/served_names.h"
+#include "api/shared_room.h"
 #include "api/step_rows.h"
 #include "api/weights_import.h"
 #include "base/log.h"
@@ -171,7 +172,9 @@ static weft_status try_pools(weft_runtime *rt, weft_error *error) {
   weft_status status = WEFT_OK;
   for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
     /* of a page all models have the same bytes */
-    status = weft_kv_store_open(&rt->model[0].copy[r].split, &rt->model[0].layout, rt->n_pages, &rt->store[r], error);
+    uint32_t n_max = rt->pool.n_pages_max, n = n_max > 0 ? rt->pool.n_pages_first : rt->n_pages;
+    status =
+        weft_kv_store_open_sized(&rt->model[0].copy[r].split, &rt->model[0].layout, n, n_max, &rt->store[r], error);
   }
   for (uint32_t r = 0; r < rt->n_replicas && status != WEFT_OK; r++) {
     weft_kv_store_close(rt->store[r]);
@@ -187,6 +190,7 @@ static weft_status open_pools(weft_runtime *rt, bool may_shrink, weft_error *err
   while (status == WEFT_E_NO_MEMORY && may_shrink && rt->options.kv_bytes / 2 >= least) {
     rt->options.kv_bytes /= 2;
     rt->n_pages = (uint32_t)(rt->options.kv_bytes / rt->page_bytes);
+    shared_room_plan(rt);
     status = try_pools(rt, error);
   }
   return status;
@@ -324,6 +328,9 @@ static void write_plan(weft_runtime *rt) {
   }
   weft_text_printf(t, "pool     %.1f MiB%s: %u pages of %.1f KiB, shared by all models\n",
                    mib_of((uint64_t)rt->n_pages * rt->page_bytes), each, rt->n_pages, (double)rt->page_bytes / 1024.0);
+  if (rt->pool.n_pages_max > 0)
+    weft_text_printf(t, "  room     up to %.1f MiB: the pool has what models of --models-dir do not take\n",
+                     mib_of((uint64_t)rt->pool.n_pages_max * rt->page_bytes));
   if (rt->n_host_pages > 0) {
     weft_text_printf(t, "host     %.1f MiB behind the pool%s: %u pages\n",
                      mib_of((uint64_t)rt->n_host_pages * rt->page_bytes), each, rt->n_host_pages);
@@ -385,6 +392,7 @@ static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tena
   weft_engine_config each = {
       .n_models = rt->n_models,
       .n_pages = rt->n_pages,
+      .pool = rt->pool.n_pages_max > 0 ? &rt->pool : NULL,
       .n_host_pages = rt->n_host_pages,
       .n_file_pages = rt->n_file_pages,
       .rows_per_step = rt->options.rows,
@@ -489,6 +497,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   status = check_names(rt, error);
   if (status == WEFT_OK) answer_defaults_tell_unused(rt);
   if (status == WEFT_OK) status = plan_pool(rt, error);
+  if (status == WEFT_OK) shared_room_plan(rt);
   if (status == WEFT_OK) status = plan_file(rt, error);
   if (status == WEFT_OK) status = keep_open(rt, options, error);
   if (status == WEFT_OK) status = open_stores(rt, options->kv_bytes == 0, error);
