@@ -3,8 +3,9 @@
  * grouped. Persistent and warp-specialised: a work item is up to 192 rows x 128 columns, in two column blocks. Both
  * operands of wgmma (m64n128k32, s8 x s8 -> s32) come from shared memory, so a consumer warp dequantises nothing.
  *
- *   consumer  three warpgroups with 64 of the rows each. While one scales the accumulators of a span, or runs its
- *             epilogue, the others multiply. A warpgroup whose rows an item does not have releases its stages unread
+ *   consumer  three warpgroups with 64 of the rows each, which take turns at the tensor cores (take_turn). While one
+ *             scales the accumulators of a span, or runs its epilogue, the others multiply. A warpgroup whose rows an
+ *             item does not have releases its stages unread
  *   producer  four more warps with a lane each at work: the tile scheduler, one for rows, one for columns, one for
  *             scales and steps. Copies are as large as they can be: to start one takes a lane some 60 ns, whatever its
  *             size
@@ -35,6 +36,7 @@ static_assert((int)ITEM_ROWS == (int)INT8_JOB_ROWS, "a job is an item's rows");
 
 struct int8_memory {
   uint64_t full[STAGES], empty[STAGES], factors_full[FACTORS], factors_empty[FACTORS];
+  uint64_t turn[GROUPS]; /* a group's turn to start products */
   uint64_t item_full[SCHEDULER_STAGES], item_empty[SCHEDULER_STAGES];
   work_item item[SCHEDULER_STAGES]; /* tile: which pair of column blocks */
 };
@@ -295,33 +297,50 @@ static __device__ __forceinline__ void run_gated_epilogue(const gemm_args &a, co
 /* ---- the kernel ------------------------------------------------------------------------------------------ */
 
 /* A consumer warpgroup's positions in the rings: the stage it reads next, the one it releases next, the scales and
- * steps. row: the lane's first row of an item; the other is 8 more. */
+ * steps. row: the lane's first row of an item; the other is 8 more. turn: the parity to wait for at its turn. */
 typedef struct int8_consumer {
   pipeline_state read, spent, factors;
-  uint32_t row;
+  uint32_t row, group, turn;
 } int8_consumer;
+
+/* The warpgroups take turns at starting the products of a span, each when those of the one before are half done, so
+ * that they do not end together and leave the tensor cores idle while all of them scale. */
+static __device__ __forceinline__ void take_turn(int8_memory &m, int8_consumer &at) {
+  mbarrier_wait(&m.turn[at.group], at.turn);
+  at.turn ^= 1;
+}
+
+static __device__ __forceinline__ void pass_turn(int8_memory &m, const int8_consumer &at) {
+  mbarrier_arrive_warp(&m.turn[at.group + 1 < GROUPS ? at.group + 1 : 0]);
+}
 
 /* Multiplies a span, and adds it to the sums. */
 static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_memory &m, int8_consumer &at,
                                                      span_sums &d, float (&sums)[SUMS][4]) {
   const uint8_t *first = acquire_stage(ring, m, at.read), *second = acquire_stage(ring, m, at.read);
   const uint8_t *factors = ring + STAGES * STAGE_BYTES + at.factors.stage * FACTORS_BYTES;
+  take_turn(m, at);
   wgmma_fence();
   start_half(first, 0, d);
+  wgmma_commit();
   start_half(second, 1, d);
   wgmma_commit();
+  wgmma_wait<1>();
+  pass_turn(m, at);
+  release_stage(m, at.spent);
   mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
   wgmma_wait<0>();
-  release_stage(m, at.spent), release_stage(m, at.spent);
+  release_stage(m, at.spent);
   scale_sums((const float *)(const void *)factors, at.row, d, sums);
   __syncwarp();
   mbarrier_arrive_warp(&m.factors_empty[at.factors.stage]);
   advance(at.factors, FACTORS);
 }
 
-/* Releases the stages of a span unread. */
+/* Releases the stages of a span unread, and passes its turn on. */
 static __device__ __forceinline__ void skip_span(const uint8_t *ring, int8_memory &m, int8_consumer &at) {
   (void)acquire_stage(ring, m, at.read), (void)acquire_stage(ring, m, at.read);
+  take_turn(m, at), pass_turn(m, at);
   mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
   __syncwarp();
   release_stage(m, at.spent), release_stage(m, at.spent);
@@ -345,6 +364,7 @@ static __device__ __forceinline__ void init_mbarriers(int8_memory &m) {
   for (uint32_t i = 0; i < STAGES; i++) mbarrier_init(&m.full[i], 2), mbarrier_init(&m.empty[i], WARPS * WARP_ARRIVALS);
   for (uint32_t i = 0; i < FACTORS; i++)
     mbarrier_init(&m.factors_full[i], 1), mbarrier_init(&m.factors_empty[i], WARPS * WARP_ARRIVALS);
+  for (uint32_t i = 0; i < GROUPS; i++) mbarrier_init(&m.turn[i], WARPS / GROUPS * WARP_ARRIVALS);
   for (uint32_t i = 0; i < SCHEDULER_STAGES; i++)
     mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], INT8_ITEM_CONSUMERS);
   mbarrier_init_fence();
@@ -370,7 +390,8 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
     return;
   }
   setmaxnreg_inc<152>();
-  int8_consumer at = {{0, 0}, {0, 0}, {0, 0}, threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4};
+  const uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  int8_consumer at = {{0, 0}, {0, 0}, {0, 0}, row, group, group == 0 ? 1u : 0u}; /* the first turn waits for none */
   pipeline_state item_at = {0, 0};
   for (work_item item; (item = acquire_item(m, item_at, true)).n > 0;) {
     if (group * GROUP_ROWS < item.n)

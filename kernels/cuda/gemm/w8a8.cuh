@@ -102,9 +102,10 @@ static __device__ __forceinline__ float inverse_of(float step) {
 
 /* ---- sums ------------------------------------------------------------------------------------------------ */
 
-/* The integer sums d of a product of the tensor cores, as operands of its instruction: of 3, 4, 8 or 16 tiles of 8. */
+/* The integer sums d of a product of the tensor cores, as operands of its instruction: of 2, 3, 4, 8 or 16 tiles of 8. */
 #define W8A8_4(i)   "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
-#define W8A8_SUMS_3 W8A8_4(0), W8A8_4(1), W8A8_4(2)
+#define W8A8_SUMS_2 W8A8_4(0), W8A8_4(1)
+#define W8A8_SUMS_3 W8A8_SUMS_2, W8A8_4(2)
 #define W8A8_SUMS_4 W8A8_SUMS_3, W8A8_4(3)
 #define W8A8_SUMS_8 W8A8_SUMS_4, W8A8_4(4), W8A8_4(5), W8A8_4(6), W8A8_4(7)
 #define W8A8_SUMS_16 \

@@ -54,6 +54,9 @@ weft_status w8a8_prologue(cuda_device *d, const prologue_args *args);
 weft_status w8a8_gemm(cuda_device *d, const gemm_args *args);              /* many rows, dense and grouped */
 bool w8a8_has_gated_epilogue(const cuda_device *d, const gemm_args *args); /* gemm_has_gated_epilogue */
 weft_status w8a8_gemm_setup(cuda_device *d);
+/* What w8a8_gemm calls for narrow dense weights: items of 64 outputs x 8 nt rows, nt 4 or 8. */
+weft_status w8a8_dense(cuda_device *d, const gemm_args *args, uint32_t nt);
+weft_status w8a8_dense_setup(cuda_device *d);
 /* The GEMV kernels: dense ones (w8a8_gemv.cu), and gate and up and the down projection of experts
  * (moe/w8a8_gate_up_gemv.cu, moe/w8a8_down_gemv.cu), which stand beside gemv and those of experts_gemv.h. Each
  * function whose name has `takes` or `fits` says whether so many rows of n_in inputs have room in a block's shared

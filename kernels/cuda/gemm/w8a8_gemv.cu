@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Split-K GEMV in W8A8 (w8a8.h) for up to 32 rows. A warp takes 16 outputs and one split of the spans, and leaves the
- * exact integer sum of each span in shared memory; the warps of a row tile then reduce the tile's spans in their order.
- * Weights, blocks, raw rows and gated products are as in gemv.cu. */
+/* Split-K GEMV in W8A8 (w8a8.h) for up to 16 rows, in the portable set up to 32. A warp takes 16 outputs and one split
+ * of the spans, and leaves the exact integer sum of each span in shared memory; the warps of a row tile then reduce the
+ * tile's spans in their order. Weights, blocks, raw rows and gated products are as in gemv.cu. */
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
+
+/* Whether there are kernels for 17 to 32 rows, which come tiled. On Hopper w8a8_dense is faster. */
+#ifdef WEFT_CUDA_PORTABLE
+static constexpr bool TAKES_TILED = true;
+#else
+static constexpr bool TAKES_TILED = false;
+#endif
 
 /* The epilogue of a row tile, which its warps share: this is own_warp of n_warps. spans: the tile's sums, and behind
  * them those of the tile of up. scales(column): those of the row's spans. */
@@ -117,7 +124,7 @@ bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
 }
 
 bool w8a8_gemv_takes_tiled(const gemm_args *a) {
-  return a->jobs == NULL && a->n_rows > GEMV_ROWS_NARROW && gemv_tiles(*a) <= GEMV_TILES &&
+  return TAKES_TILED && a->jobs == NULL && a->n_rows > GEMV_ROWS_NARROW && gemv_tiles(*a) <= GEMV_TILES &&
          w8a8_gemv_takes(a->type, a->n_rows, a->n_in, a->n_weights == 2 || a->gated);
 }
 
@@ -164,13 +171,15 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *args) {
     if (status == WEFT_OK) status = launch_gemv<T, 1, ROWS_RAW>(d, NULL);
     if (status == WEFT_OK) status = launch_gemv<T, 1, ROWS_PREPARED>(d, NULL);
     if (status == WEFT_OK) status = launch_gemv<T, 2, ROWS_PREPARED>(d, NULL);
-    return status == WEFT_OK ? launch_gemv<T, 4, ROWS_PREPARED>(d, NULL) : status;
+    if constexpr (TAKES_TILED)
+      if (status == WEFT_OK) status = launch_gemv<T, 4, ROWS_PREPARED>(d, NULL);
+    return status;
   } else if (args->raw.x != NULL) {
     return args->n_rows == 1 ? launch_gemv<T, 1, ROWS_RAW_ONE>(d, args) : launch_gemv<T, 1, ROWS_RAW>(d, args);
   } else {
-    return args->n_rows <= 8    ? launch_gemv<T, 1, ROWS_PREPARED>(d, args)
-           : args->n_rows <= 16 ? launch_gemv<T, 2, ROWS_PREPARED>(d, args)
-                                : launch_gemv<T, 4, ROWS_PREPARED>(d, args);
+    if constexpr (TAKES_TILED)
+      if (args->n_rows > 16) return launch_gemv<T, 4, ROWS_PREPARED>(d, args);
+    return args->n_rows <= 8 ? launch_gemv<T, 1, ROWS_PREPARED>(d, args) : launch_gemv<T, 2, ROWS_PREPARED>(d, args);
   }
 }
 
