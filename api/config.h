@@ -139,7 +139,7 @@ typedef struct weft_config {
       quiet, verbose, json, help, version;
   const char *log_format, *log_level; /* checked by weft_config_parse */
   /* weights of another process, and that process */
-  const char *weights, *socket, *scope;
+  const char *weights, *socket, *scope, *transport;
   uint32_t reserve_mib, parent_pid;
   bool dry_run, counts;
   /* plan */

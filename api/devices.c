@@ -279,11 +279,11 @@ static bool chooses_by_file(const weft_open_options *options) {
 
 weft_status devices_open(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n_files,
                          weft_devices *devices, weft_error *error) {
-  return devices_open_as(options, gguf, n_files, false, devices, error);
+  return devices_open_as(options, gguf, n_files, WEFT_SHARE_NOT, devices, error);
 }
 
-weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n_files, bool shares,
-                            weft_devices *devices, weft_error *error) {
+weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n_files,
+                            weft_share_by shares, weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
   weft_error file = {{0}};
   *devices = (weft_devices){.n = 0};
@@ -359,9 +359,15 @@ static double ratio_of(const weft_devices *devices, uint32_t device) {
   return devices->has_ratio ? devices->ratio[device / shards_of(devices)] : 1.0;
 }
 
+double devices_share(const weft_devices *devices, uint32_t device) {
+  double all = 0.0;
+  if (devices->replicas) return 1.0;
+  for (uint32_t p = 0; p < devices->n; p++) all += ratio_of(devices, p);
+  return ratio_of(devices, device) / all;
+}
+
 void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes) {
   uint64_t n_bytes = 0, n_integers = 0;
-  double all = 0.0;
   devices->integers_missing = 0;
   for (uint32_t p = 0; p < devices->n; p++) {
     if (!weft_device_keep_integers(devices->device[p], true)) return;
@@ -372,9 +378,8 @@ void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint
     n_bytes += bytes;
     n_integers += integers;
   }
-  for (uint32_t p = 0; p < devices->n; p++) all += ratio_of(devices, p);
   for (uint32_t p = 0; p < devices->n; p++) {
-    double share = devices->replicas ? 1.0 : ratio_of(devices, p) / all;
+    double share = devices_share(devices, p);
     uint64_t has = weft_device_memory_left(devices->device[p]), room = weights_room(devices, p);
     uint64_t pages = kv_bytes == 0 ? has / 4 : (uint64_t)(share * (double)kv_bytes);
     uint64_t weights = (uint64_t)(share * (double)(n_bytes + n_integers)), wanted = weights + pages;

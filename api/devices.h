@@ -50,7 +50,7 @@ void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint
 weft_status devices_open(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n, weft_devices *devices,
                          weft_error *error);
 /* The same; shares: they own weights that other processes use (kernels/share.h). */
-weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n, bool shares,
+weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n, weft_share_by shares,
                             weft_devices *devices, weft_error *error);
 /* Opens device 0 once more, to place weights there while it computes (weft_model_limits.placer): at most bytes_max. */
 weft_status devices_open_placer(const weft_open_options *options, const weft_devices *devices, uint64_t bytes_max,
@@ -67,6 +67,8 @@ weft_status devices_check_kinds(const weft_device_info *const *info, uint32_t n,
  */
 weft_status devices_split(const weft_devices *devices, uint32_t replica, const weft_gguf *gguf, weft_split *split,
                           weft_split_reason *reason, weft_error *error);
+/* About which share of a model a device has: by the ratio as given, else equal ones. */
+double devices_share(const weft_devices *devices, uint32_t device);
 /* Bytes of memory of all devices. */
 uint64_t devices_memory(const weft_devices *devices);
 weft_weights_report devices_weights(const weft_devices *devices);

@@ -368,6 +368,10 @@ char *weft_stats_json(weft_runtime *rt) {
 
 const char *weft_unwell(const weft_runtime *rt) {
   weft_engine_stats stats;
+  if (rt->weights != NULL && !weights_import_outlives(rt->weights)) {
+    const char *lost = weights_import_lost(rt->weights);
+    if (lost != NULL) return lost;
+  }
   weft_replicas_get_stats(rt->replicas, &stats);
   if (stats.broken_runners == 0) return NULL;
   for (uint32_t p = 0; p < rt->devices.n; p++) {

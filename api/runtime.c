@@ -467,28 +467,25 @@ static void write_faults(weft_runtime *rt) {
   }
 }
 
-weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *options, bool owns, weft_error *error) {
+weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *options, weft_share_by shares,
+                               weft_error *error) {
   weft_gguf *gguf[WEFT_MODELS_MAX];
   weft_status status = fill_options(rt, options, error);
   if (status == WEFT_OK) status = open_files(rt, error);
   if (status != WEFT_OK) return status;
   list_files(rt, gguf);
-  status = devices_open_as(options, gguf, rt->n_models, owns, &rt->devices, error);
+  status = devices_open_as(options, gguf, rt->n_models, shares, &rt->devices, error);
   if (status != WEFT_OK) return status;
   rt->n_replicas = devices_n_replicas(&rt->devices);
   write_faults(rt);
   rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]), options->running);
-  if (options->weights != NULL && rt->devices.n > 1)
-    return weft_fail(error, WEFT_E_INVALID, "--weights %.200s: weights of another process lie on one device: name one",
-                     options->weights);
-  if (options->weights != NULL)
-    return weights_import_open(options->weights, rt->devices.device[0], &rt->weights, error);
+  if (options->weights != NULL) return weights_import_open(options->weights, &rt->devices, &rt->weights, error);
   choose_integers(rt);
   return WEFT_OK;
 }
 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
-  weft_status status = weft_runtime_begin(rt, options, false, error);
+  weft_status status = weft_runtime_begin(rt, options, WEFT_SHARE_NOT, error);
   for (uint32_t i = 0; i < rt->n_models && status == WEFT_OK; i++) {
     if (!rt->model[i].comes_and_goes) status = weft_runtime_load(rt, &rt->model[i], error);
   }

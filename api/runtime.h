@@ -95,9 +95,10 @@ struct weft_runtime {
 };
 
 /* The first part of weft_open: options, devices and files are there, and it is decided whether integers of weights are
- * kept; no weight is loaded. owns: the devices hand weights to other processes (api/weights_owner.h). The caller ends
- * it with weft_close, after a failure too. */
-weft_status weft_runtime_begin(weft_runtime *runtime, const weft_open_options *options, bool owns, weft_error *error);
+ * kept; no weight is loaded. shares: whether and how the devices hand weights to other processes (api/weights_owner.h).
+ * The caller ends it with weft_close, after a failure too. */
+weft_status weft_runtime_begin(weft_runtime *runtime, const weft_open_options *options, weft_share_by shares,
+                               weft_error *error);
 /* One more model in rt->model, its header read; m is the last one then, after a failure too. */
 weft_status weft_runtime_open_file(weft_runtime *runtime, const char *path, bool comes_and_goes, weft_error *error);
 /* Its weights, or of a model that comes and goes its plan. */

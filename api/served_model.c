@@ -58,6 +58,7 @@ static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_erro
     weft_model_copy *copy = &m->copy[r];
     status = devices_split(&rt->devices, r, m->gguf, &copy->split, &m->split_reason, error);
     if (status != WEFT_OK) return status;
+    if (limits.shelf != NULL) weights_import_cut(rt->weights, limits.shelf, &copy->split);
     if (m->comes_and_goes)
       status = weft_model_plan(m->gguf, &copy->split, &limits, &copy->model, error);
     else

@@ -260,8 +260,8 @@ typedef struct weft_weights_range {
   const char *name;             /* of the tensor */
   uint32_t uses, type, layout;  /* products 1, experts 2, rows that are looked up 4; as GGUF; packed */
   uint32_t n_in, n_out, n_mats; /* shape: matrices of n_out rows of n_in elements */
-  uint32_t piece;
-  uint64_t at, n_bytes; /* in the piece */
+  uint32_t piece, device;       /* device: where the piece lies, its place in the owner's list */
+  uint64_t at, n_bytes;         /* in the piece */
 } weft_weights_range;
 /* Imports the manifest beside the socket, and checks it against its owner's word. */
 WEFT_API int weft_weights_open(const char *socket, weft_weights **out, char *error, size_t n_error);
@@ -274,7 +274,7 @@ WEFT_API uint32_t weft_weights_count(const weft_weights *weights, uint32_t model
 WEFT_API int weft_weights_at(const weft_weights *weights, uint32_t model, uint32_t index, weft_weights_range *out);
 WEFT_API int weft_weights_find(const weft_weights *weights, uint32_t model, const char *name, weft_weights_range *out);
 /* The bytes of a range, for reading alone; of weights on a card there is none: import the piece's descriptor there
- * (weft_weights_descriptor), which is the caller's. */
+ * (weft_weights_descriptor), which is the caller's. Pieces of an owner with --transport ipc have neither. */
 WEFT_API int weft_weights_map(weft_weights *weights, const weft_weights_range *range, const void **data, char *error,
                               size_t n_error);
 WEFT_API int weft_weights_descriptor(weft_weights *weights, uint32_t piece, int *fd, char *error, size_t n_error);
@@ -289,7 +289,7 @@ WEFT_API char *weft_stats_json(weft_runtime *runtime);
 /* The newest n_steps steps (0: all that are kept, 2048 at most) and the newest 1024 requests that ended, as Chrome
  * trace JSON. The caller frees the text with weft_release; NULL: no memory. */
 WEFT_API char *weft_trace(weft_runtime *runtime, uint32_t n_steps);
-/* NULL while each model has a replica that can answer; else a line with the device that failed, until weft_close. */
+/* NULL while each model has a replica that can answer; else, until weft_close, a line: a device failed, weights went. */
 WEFT_API const char *weft_unwell(const weft_runtime *runtime);
 WEFT_API const char *weft_plan(const weft_runtime *runtime); /* of memory, as text; valid until weft_close */
 WEFT_API const char *weft_version(void);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -30,7 +31,8 @@ typedef struct weights_place {
 struct weft_weights {
   int fd; /* to the owner */
   weights_manifest manifest;
-  weft_device *device; /* that pieces are mapped for; NULL: they are mapped as memory of the host */
+  weft_device *device[WEFT_DEVICES_MAX]; /* [n_devices] that pieces are mapped for; none: as memory of the host */
+  uint32_t n_devices;
   const void **mapped; /* [n_pieces] NULL: not mapped */
   weights_place place[WEIGHTS_MODELS_MAX];
   uint64_t n_mapped; /* bytes of pieces */
@@ -89,11 +91,17 @@ static weft_status open_weights(weft_weights *w, const char *socket, weft_error 
   if (status != WEFT_OK) return status;
   w->mapped = weft_alloc(w->manifest.n_pieces, sizeof *w->mapped);
   if (w->mapped == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
-  (void)snprintf(w->lost_line, sizeof w->lost_line,
-                 "the owner of the weights (process %u) has ended: this process runs on with what it has mapped; start "
-                 "`weft weights` again before the next worker",
-                 w->manifest.pid);
+  const char *then = weights_import_outlives(w) ? "this process runs on with what it has mapped; start `weft weights` "
+                                                  "again before the next worker"
+                                                : "what this process mapped of it (ipc) holds no longer, so it ends; "
+                                                  "start `weft weights` and then this server again";
+  (void)snprintf(w->lost_line, sizeof w->lost_line, "the owner of the weights (process %u) has ended: %s",
+                 w->manifest.pid, then);
   return WEFT_OK;
+}
+
+bool weights_import_outlives(const weft_weights *w) {
+  return weft_share_outlives(w->manifest.transport);
 }
 
 /* Every refusal names the socket. */
@@ -120,8 +128,8 @@ void weft_weights_close(weft_weights *w) {
   if (w == NULL) return;
   for (uint32_t i = 0; w->mapped != NULL && i < w->manifest.n_pieces; i++) {
     if (w->mapped[i] == NULL) continue;
-    if (w->device != NULL)
-      weft_share_unmap(w->device, w->mapped[i], w->manifest.piece[i]);
+    if (w->n_devices > 0)
+      weft_share_unmap(w->device[weights_piece_place(&w->manifest, i)], w->mapped[i], w->manifest.piece[i]);
     else
       shared_memory_unmap(w->mapped[i], w->manifest.piece[i]);
   }
@@ -150,37 +158,58 @@ int weights_import_descriptor(const weft_weights *w) {
 
 /* ---- pieces ---- */
 
-static weft_status fetch_piece(weft_weights *w, uint32_t piece, int *fd, weft_error *error) {
+/* A name as the owner wrote it. */
+static bool read_name(const char *digits, uint32_t n, weft_share_handle *out) {
+  if (n % 2 != 0 || n / 2 > sizeof out->bytes) return false;
+  for (uint32_t i = 0; i < n / 2; i++) {
+    const char pair[3] = {digits[2 * i], digits[2 * i + 1], 0};
+    char *end;
+    if (strspn(pair, "0123456789abcdef") != 2) return false;
+    out->bytes[i] = (uint8_t)strtoul(pair, &end, 16);
+  }
+  out->n_bytes = n / 2;
+  return true;
+}
+
+static weft_status fetch_piece(weft_weights *w, uint32_t piece, weft_share_handle *out, weft_error *error) {
   weights_answer answer;
-  *fd = -1;
-  weft_status status = weights_talk_ask(w->fd, WEIGHTS_ASK_PIECE, piece, &answer, NULL, fd, error);
-  if (status != WEFT_OK || answer.n_bytes == w->manifest.piece[piece]) return status;
-  (void)close(*fd); /* of other memory */
-  *fd = -1;
-  return weft_fail(error, WEFT_E_FORMAT, "piece %u has %" PRIu64 " bytes, and the manifest says %" PRIu64, piece,
-                   answer.n_bytes, w->manifest.piece[piece]);
+  char text[WEIGHTS_TALK_TEXT];
+  *out = (weft_share_handle){.fd = -1};
+  weft_status status = weights_talk_ask(w->fd, WEIGHTS_ASK_PIECE, piece, &answer, text, &out->fd, error);
+  if (status != WEFT_OK) return status;
+  if (out->fd < 0 && !read_name(text, answer.n_text, out))
+    status = weft_fail(error, WEFT_E_FORMAT, "the owner gave no name of piece %u", piece);
+  else if ((out->fd < 0) == weights_import_outlives(w))
+    status = weft_fail(error, WEFT_E_FORMAT, "piece %u comes by another transport than the manifest says", piece);
+  else if (answer.n_bytes != w->manifest.piece[piece])
+    status = weft_fail(error, WEFT_E_FORMAT, "piece %u has %" PRIu64 " bytes, and the manifest says %" PRIu64, piece,
+                       answer.n_bytes, w->manifest.piece[piece]);
+  if (status != WEFT_OK && out->fd >= 0) (void)close(out->fd); /* of other memory */
+  if (status != WEFT_OK) out->fd = -1;
+  return status;
 }
 
 static weft_status map_piece(weft_weights *w, uint32_t piece, weft_error *error) {
-  int fd;
+  weft_share_handle handle;
   uint64_t n_bytes = w->manifest.piece[piece];
   if (w->mapped[piece] != NULL) return WEFT_OK;
-  if (w->device == NULL && strcmp(w->manifest.transport, "memfd") != 0)
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "the weights lie on a card, which only a device of weft maps");
-  weft_status status = fetch_piece(w, piece, &fd, error);
+  if (w->n_devices == 0 && strcmp(w->manifest.transport, "memfd") != 0)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "only a device of weft maps what comes by %s", w->manifest.transport);
+  weft_status status = fetch_piece(w, piece, &handle, error);
   if (status != WEFT_OK) return status;
-  status = w->device != NULL ? weft_share_map(w->device, fd, n_bytes, &w->mapped[piece], error)
-                             : shared_memory_map(fd, n_bytes, &w->mapped[piece], error);
-  (void)close(fd); /* the mapping keeps the memory */
+  status = w->n_devices > 0 ? weft_share_map(w->device[weights_piece_place(&w->manifest, piece)], &handle, n_bytes,
+                                             &w->mapped[piece], error)
+                            : shared_memory_map(handle.fd, n_bytes, &w->mapped[piece], error);
+  if (handle.fd >= 0) (void)close(handle.fd); /* the mapping keeps the memory */
   if (status == WEFT_OK) w->n_mapped += n_bytes;
   return status;
 }
 
-static weft_status find_weight(void *self, const char *name, uint32_t uses, const weft_shelf_weight **out,
-                               const void **data, weft_error *error) {
+static weft_status find_weight(void *self, const char *name, uint32_t uses, uint32_t place_of_device,
+                               const weft_shelf_weight **out, const void **data, weft_error *error) {
   weights_place *place = self;
   weft_weights *w = place->weights;
-  *out = weights_model_find(place->model, name, uses);
+  *out = weights_model_find(place->model, name, uses, place_of_device);
   if (*out == NULL) return weft_fail(error, WEFT_E_NOT_FOUND, "the owner of the weights has no such matrix");
   weft_status status = map_piece(w, (*out)->piece, error);
   if (status == WEFT_OK) *data = (const uint8_t *)w->mapped[(*out)->piece] + (*out)->at;
@@ -195,14 +224,13 @@ static weft_status fail_word(const char *what, const char *owner, const char *ow
                    what, owner, own);
 }
 
-static weft_status check_device(const weights_manifest *m, weft_device *device, weft_error *error) {
+static weft_status check_device(const weights_manifest *m, uint32_t place, weft_device *device, weft_error *error) {
   const weft_device_info *info = weft_device_get_info(device);
-  const char *transport = weft_share_transport(device), *set = info->set == NULL ? "" : info->set;
+  const char *set = info->set == NULL ? "" : info->set;
   if (strcmp(m->backend, info->backend) != 0) return fail_word("backend", m->backend, info->backend, error);
-  if (strcmp(m->card, info->card) != 0) return fail_word("card", m->card, info->card, error);
+  if (strcmp(m->card[place], info->card) != 0) return fail_word("card", m->card[place], info->card, error);
   if (strcmp(m->set, set) != 0) return fail_word("kernel set", m->set, set, error);
-  if (transport == NULL || strcmp(m->transport, transport) != 0)
-    return fail_word("transport", m->transport, transport == NULL ? "none" : transport, error);
+  if (!weft_share_takes(device, m->transport)) return fail_word("transport", m->transport, "none such", error);
   if (m->products != info->products)
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "the weights were laid out for products of %u bits, and this process multiplies in %u: give both "
@@ -218,16 +246,39 @@ static weft_status check_device(const weights_manifest *m, weft_device *device, 
   return WEFT_OK;
 }
 
-weft_status weights_import_open(const char *socket, weft_device *device, weft_weights **out, weft_error *error) {
+static weft_status check_devices(const weights_manifest *m, const weft_devices *devices, weft_error *error) {
+  uint32_t n_shards = devices->n_shards > 1 ? devices->n_shards : 1;
+  weft_status status = WEFT_OK;
+  if (devices->replicas)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "--split replicas: each replica is a server of its own, with an owner of its own");
+  if (m->n_devices != devices->n || m->n_shards != n_shards)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "the weights lie on %u device(s), %u of a part, and this process has %u, %u of a part: give both "
+                     "the same --devices and --split",
+                     m->n_devices, m->n_shards, devices->n, n_shards);
+  for (uint32_t i = 0; i < devices->n && status == WEFT_OK; i++) status = check_device(m, i, devices->device[i], error);
+  return status;
+}
+
+weft_status weights_import_open(const char *socket, const weft_devices *devices, weft_weights **out,
+                                weft_error *error) {
   weft_error inner = {{0}};
   weft_status status = open_named(socket, out, error);
   if (status != WEFT_OK) return status;
-  (*out)->device = device;
-  status = check_device(&(*out)->manifest, device, &inner);
+  memcpy((*out)->device, devices->device, sizeof(*out)->device);
+  (*out)->n_devices = devices->n;
+  status = check_devices(&(*out)->manifest, devices, &inner);
   if (status == WEFT_OK) return status;
   weft_weights_close(*out);
   *out = NULL;
   return weft_fail(error, status, "--weights %.150s: %.350s", socket, inner.text);
+}
+
+void weights_import_cut(const weft_weights *w, const weft_shelf *shelf, weft_split *split) {
+  const weights_place *place = shelf->self;
+  for (uint32_t p = 0; p < w->manifest.n_devices / w->manifest.n_shards; p++)
+    split->first_layer[p] = place->model->first_layer[p];
 }
 
 /* A file that has the name of one that the owner loaded, and not its content. */
@@ -265,7 +316,7 @@ void weights_import_print(const weft_weights *w, weft_text *out) {
   (void)weft_utf8_clean(w->manifest.socket, path, sizeof path);
   weft_text_printf(out, "mapped   %.1f MiB of weights from process %u at %s, by %s, %s\n",
                    (double)w->n_mapped / 1048576.0, w->manifest.pid, path, w->manifest.transport,
-                   weft_share_is_read_only(w->device) ? "for reading alone" : "which a fault here could overwrite");
+                   weft_share_is_read_only(w->device[0]) ? "for reading alone" : "which a fault here could overwrite");
 }
 
 /* ---- for programs ---- */
@@ -293,6 +344,7 @@ int weft_weights_at(const weft_weights *w, uint32_t model, uint32_t index, weft_
                               .n_out = one->n_out,
                               .n_mats = one->n_mats,
                               .piece = one->piece,
+                              .device = one->place,
                               .at = one->at,
                               .n_bytes = one->n_bytes};
   return 0;
@@ -320,8 +372,12 @@ int weft_weights_map(weft_weights *w, const weft_weights_range *range, const voi
 int weft_weights_descriptor(weft_weights *w, uint32_t piece, int *fd, char *error, size_t n_error) {
   weft_error why = {{0}};
   *fd = -1;
-  weft_status status = piece < w->manifest.n_pieces ? fetch_piece(w, piece, fd, &why)
-                                                    : weft_fail(&why, WEFT_E_NOT_FOUND, "there is no piece %u", piece);
+  weft_share_handle handle = {.fd = -1};
+  weft_status status = piece >= w->manifest.n_pieces ? weft_fail(&why, WEFT_E_NOT_FOUND, "there is no piece %u", piece)
+                       : weights_import_outlives(w)
+                           ? fetch_piece(w, piece, &handle, &why)
+                           : weft_fail(&why, WEFT_E_UNSUPPORTED, "pieces that come by ipc have no descriptor");
+  *fd = handle.fd;
   return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
 }
 

@@ -9,14 +9,19 @@
 #ifndef WEFT_API_WEIGHTS_IMPORT_H
 #define WEFT_API_WEIGHTS_IMPORT_H
 
+#include "api/devices.h"
 #include "api/weft.h"
 #include "base/text.h"
 #include "model/gguf/gguf.h"
 #include "model/shelf.h"
 
-/* Before any weight is placed on the device, whose integers of weights are then as the owner's. Errors, each with a
+/* Before any weight is placed on the devices, whose integers of weights are then as the owner's. Errors, each with a
  * line: NOT_FOUND, IO (nobody answers: stale), FORMAT, UNSUPPORTED (it fits neither this process nor its device). */
-weft_status weights_import_open(const char *socket, weft_device *device, weft_weights **out, weft_error *error);
+weft_status weights_import_open(const char *socket, const weft_devices *devices, weft_weights **out, weft_error *error);
+/* Whether what is mapped holds after the owner's end; where it does not, nothing may compute with it from then on. */
+bool weights_import_outlives(const weft_weights *weights);
+/* The owner's cut of the model in the place of the one that was planned here. After weights_import_shelf. */
+void weights_import_cut(const weft_weights *weights, const weft_shelf *shelf, weft_split *split);
 /* The shelf of a model file; NULL, with WEFT_OK: the owner was told not to load models of this kind, so this process
  * does. UNSUPPORTED, with a line: the owner has another file. It is the weights' until close. */
 weft_status weights_import_shelf(weft_weights *weights, const weft_gguf *gguf, bool drafts, const weft_shelf **out,

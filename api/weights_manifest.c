@@ -10,7 +10,7 @@
 #include "api/json.h"
 #include "base/memory.h"
 
-enum { WEIGHT_ALIGN = 64, WEIGHT_MEMBERS = 10 };
+enum { WEIGHT_ALIGN = 64, WEIGHT_MEMBERS = 11 };
 
 weights_digest weights_manifest_digest(const char *bytes, size_t n) {
   XXH128_hash_t hash = XXH3_128bits(bytes, n);
@@ -30,11 +30,12 @@ weft_status weights_model_add(weights_model *m, const weft_shelf_weight *weight)
 static int compare_names(const void *a, const void *b) {
   const weft_shelf_weight *x = a, *y = b;
   int order = strcmp(x->name, y->name);
-  return order != 0 ? order : (x->uses > y->uses) - (x->uses < y->uses);
+  if (order == 0) order = (x->uses > y->uses) - (x->uses < y->uses);
+  return order != 0 ? order : (x->place > y->place) - (x->place < y->place);
 }
 
-const weft_shelf_weight *weights_model_find(const weights_model *m, const char *name, uint32_t uses) {
-  weft_shelf_weight wanted = {.uses = uses};
+const weft_shelf_weight *weights_model_find(const weights_model *m, const char *name, uint32_t uses, uint32_t place) {
+  weft_shelf_weight wanted = {.uses = uses, .place = place};
   if (strlen(name) >= sizeof wanted.name || m->n_weights == 0) return NULL;
   memcpy(wanted.name, name, strlen(name));
   return bsearch(&wanted, m->weight, m->n_weights, sizeof wanted, compare_names);
@@ -45,6 +46,12 @@ const weights_model *weights_manifest_find(const weights_manifest *m, uint64_t l
     if (m->model[i].fingerprint_low == low && m->model[i].fingerprint_high == high) return &m->model[i];
   }
   return NULL;
+}
+
+uint32_t weights_piece_place(const weights_manifest *m, uint32_t piece) {
+  uint32_t place = 0;
+  while (place + 1 < m->n_devices && piece >= m->first_piece[place + 1]) place++;
+  return place;
 }
 
 uint64_t weights_model_bytes(const weights_model *m) {
@@ -74,8 +81,8 @@ static weft_status check_weight(const weights_manifest *m, const weft_shelf_weig
                w->uses <= (WEFT_USE_MATMUL | WEFT_USE_EXPERTS | WEFT_USE_EMBED);
   if (w->name[0] == 0 || !shape || weft_type_find((int32_t)w->type) == NULL)
     return fail_form(error, "a matrix has a type, a shape or uses that no matrix has", w->name);
-  bool inside = w->piece < m->n_pieces && w->n_bytes > 0 && w->at % WEIGHT_ALIGN == 0 && w->at < m->piece[w->piece] &&
-                w->n_bytes <= m->piece[w->piece] - w->at;
+  bool inside = w->piece < m->n_pieces && w->place == weights_piece_place(m, w->piece) && w->n_bytes > 0 &&
+                w->at % WEIGHT_ALIGN == 0 && w->at < m->piece[w->piece] && w->n_bytes <= m->piece[w->piece] - w->at;
   return inside ? WEFT_OK : fail_form(error, "a matrix does not lie inside its piece of memory", w->name);
 }
 
@@ -85,6 +92,10 @@ static weft_status check_model(const weights_manifest *m, const weights_model *m
     if (status != WEFT_OK) return status;
     if (i > 0 && compare_names(&model->weight[i - 1], &model->weight[i]) == 0)
       return fail_form(error, "a matrix comes twice", model->weight[i].name);
+  }
+  for (uint32_t p = 0; p < m->n_devices / m->n_shards; p++) {
+    bool grows = p == 0 ? model->first_layer[0] == 0 : model->first_layer[p] > model->first_layer[p - 1];
+    if (!grows) return fail_form(error, "the parts of a model are in no order", model->file);
   }
   bool other = weights_manifest_find(m, model->fingerprint_low, model->fingerprint_high) != model;
   return other ? fail_form(error, "two models are the same file", model->file) : WEFT_OK;
@@ -132,17 +143,19 @@ static void write_word(weft_text *out, const char *name, const char *word) {
   weft_json_words(out, word);
 }
 
-static void write_model(const weights_model *m, weft_text *out) {
+static void write_model(const weights_model *m, uint32_t n_parts, weft_text *out) {
   weft_text_puts(out, "{\"file\":");
   weft_json_words(out, m->file);
-  weft_text_printf(out, ",\"fingerprint\":\"%016" PRIx64 "%016" PRIx64 "\",\"drafts\":%s,\"weights\":[",
+  weft_text_printf(out, ",\"fingerprint\":\"%016" PRIx64 "%016" PRIx64 "\",\"drafts\":%s,\"first_layers\":[",
                    m->fingerprint_high, m->fingerprint_low, m->drafts ? "true" : "false");
+  for (uint32_t p = 0; p < n_parts; p++) weft_text_printf(out, "%s%u", p == 0 ? "" : ",", m->first_layer[p]);
+  weft_text_puts(out, "],\"weights\":[");
   for (uint32_t i = 0; i < m->n_weights; i++) {
     const weft_shelf_weight *w = &m->weight[i];
     weft_text_puts(out, i == 0 ? "\n[" : ",\n[");
     weft_json_words(out, w->name);
-    weft_text_printf(out, ",%u,%d,%u,%u,%u,%u,%u,%" PRIu64 ",%" PRIu64 "]", w->uses, (int)w->type, w->layout, w->n_in,
-                     w->n_out, w->n_mats, w->piece, w->at, w->n_bytes);
+    weft_text_printf(out, ",%u,%u,%d,%u,%u,%u,%u,%u,%" PRIu64 ",%" PRIu64 "]", w->uses, w->place, (int)w->type,
+                     w->layout, w->n_in, w->n_out, w->n_mats, w->piece, w->at, w->n_bytes);
   }
   weft_text_puts(out, "]}");
 }
@@ -152,7 +165,12 @@ void weights_manifest_write(const weights_manifest *m, weft_text *out) {
   write_word(out, "version", m->version);
   write_word(out, "socket", m->socket);
   write_word(out, "backend", m->backend);
-  write_word(out, "card", m->card);
+  weft_text_puts(out, ",\n\"cards\":[");
+  for (uint32_t i = 0; i < m->n_devices; i++) {
+    if (i > 0) weft_text_puts(out, ",");
+    weft_json_words(out, m->card[i]);
+  }
+  weft_text_printf(out, "],\n\"shards\":%u", m->n_shards);
   write_word(out, "set", m->set);
   write_word(out, "transport", m->transport);
   write_word(out, "scope", m->scope);
@@ -164,11 +182,16 @@ void weights_manifest_write(const weights_manifest *m, weft_text *out) {
     weft_text_puts(out, "]");
   }
   weft_text_puts(out, "],\n\"pieces\":[");
-  for (uint32_t i = 0; i < m->n_pieces; i++) weft_text_printf(out, "%s%" PRIu64, i == 0 ? "" : ",", m->piece[i]);
+  for (uint32_t d = 0; d < m->n_devices; d++) {
+    weft_text_puts(out, d == 0 ? "[" : ",[");
+    for (uint32_t i = m->first_piece[d]; i < m->first_piece[d + 1]; i++)
+      weft_text_printf(out, "%s%" PRIu64, i == m->first_piece[d] ? "" : ",", m->piece[i]);
+    weft_text_puts(out, "]");
+  }
   weft_text_puts(out, "],\n\"models\":[");
   for (uint32_t i = 0; i < m->n_models; i++) {
     if (i > 0) weft_text_puts(out, ",\n");
-    write_model(&m->model[i], out);
+    write_model(&m->model[i], m->n_devices / m->n_shards, out);
   }
   weft_text_puts(out, "]}\n");
 }
@@ -227,12 +250,12 @@ static weft_status read_weight(const json_t *row, weights_model *m, weft_error *
   uint32_t type = 0;
   bool good = json_is_array(row) && json_array_size(row) == WEIGHT_MEMBERS &&
               read_word(json_array_get(row, 0), w.name, sizeof w.name) &&
-              read_u32(json_array_get(row, 1), 1, &w.uses) && read_u32(json_array_get(row, 2), 0, &type) &&
-              read_u32(json_array_get(row, 3), 0, &w.layout) && read_u32(json_array_get(row, 4), 1, &w.n_in) &&
-              read_u32(json_array_get(row, 5), 1, &w.n_out) && read_u32(json_array_get(row, 6), 1, &w.n_mats) &&
-              read_u32(json_array_get(row, 7), 0, &w.piece) &&
-              read_u64(json_array_get(row, 8), 0, INT64_MAX / 2, &w.at) &&
-              read_u64(json_array_get(row, 9), 1, INT64_MAX / 2, &w.n_bytes);
+              read_u32(json_array_get(row, 1), 1, &w.uses) && read_u32(json_array_get(row, 2), 0, &w.place) &&
+              read_u32(json_array_get(row, 3), 0, &type) && read_u32(json_array_get(row, 4), 0, &w.layout) &&
+              read_u32(json_array_get(row, 5), 1, &w.n_in) && read_u32(json_array_get(row, 6), 1, &w.n_out) &&
+              read_u32(json_array_get(row, 7), 1, &w.n_mats) && read_u32(json_array_get(row, 8), 0, &w.piece) &&
+              read_u64(json_array_get(row, 9), 0, INT64_MAX / 2, &w.at) &&
+              read_u64(json_array_get(row, 10), 1, INT64_MAX / 2, &w.n_bytes);
   if (!good) return fail_member(error, w.name[0] != 0 ? w.name : "weights");
   w.type = (weft_type)type;
   return weights_model_add(m, &w) == WEFT_OK ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
@@ -242,9 +265,12 @@ static weft_status read_model(const json_t *object, weights_manifest *out, weft_
   const json_t *weights = json_object_get(object, "weights");
   if (out->n_models == WEIGHTS_MODELS_MAX) return fail_form(error, "there are too many models", "models");
   weights_model *m = &out->model[out->n_models++];
-  bool good = json_object_size(object) == 4 && json_is_array(weights) && json_array_size(weights) > 0 &&
+  const json_t *first = json_object_get(object, "first_layers");
+  uint32_t n_parts = out->n_devices / out->n_shards;
+  bool good = json_object_size(object) == 5 && json_is_array(weights) && json_array_size(weights) > 0 &&
               read_fingerprint(json_object_get(object, "fingerprint"), m) &&
-              read_bool(json_object_get(object, "drafts"), &m->drafts);
+              read_bool(json_object_get(object, "drafts"), &m->drafts) && json_array_size(first) == n_parts;
+  for (uint32_t p = 0; good && p < n_parts; p++) good = read_u32(json_array_get(first, p), 0, &m->first_layer[p]);
   if (!good) return fail_member(error, "models");
   weft_status status = read_text(object, "file", &m->file, error);
   for (size_t i = 0; i < json_array_size(weights) && status == WEFT_OK; i++)
@@ -252,15 +278,36 @@ static weft_status read_model(const json_t *object, weights_manifest *out, weft_
   return status;
 }
 
-static weft_status read_pieces(const json_t *pieces, weights_manifest *out, weft_error *error) {
-  size_t n = json_array_size(pieces);
+static weft_status read_cards(const json_t *root, weights_manifest *out, weft_error *error) {
+  const json_t *cards = json_object_get(root, "cards");
+  size_t n = json_array_size(cards);
+  if (n == 0 || n > WEFT_DEVICES_MAX) return fail_member(error, "cards");
+  out->n_devices = (uint32_t)n;
+  for (size_t i = 0; i < n; i++) {
+    if (!read_word(json_array_get(cards, i), out->card[i], sizeof out->card[i])) return fail_member(error, "cards");
+  }
+  if (!read_u32(json_object_get(root, "shards"), 1, &out->n_shards) || n % out->n_shards != 0)
+    return fail_member(error, "shards");
+  return WEFT_OK;
+}
+
+/* A list of each device's. */
+static weft_status read_pieces(const json_t *lists, weights_manifest *out, weft_error *error) {
+  size_t n = 0, at = 0;
+  if (json_array_size(lists) != out->n_devices) return fail_member(error, "pieces");
+  for (uint32_t d = 0; d < out->n_devices; d++) n += json_array_size(json_array_get(lists, d));
   if (n == 0 || n > WEIGHTS_PIECES_MAX) return fail_member(error, "pieces");
   out->piece = weft_alloc(n, sizeof *out->piece);
   if (out->piece == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
-  out->n_pieces = (uint32_t)n;
-  for (size_t i = 0; i < n; i++) {
-    if (!read_u64(json_array_get(pieces, i), 1, INT64_MAX / 2, &out->piece[i])) return fail_member(error, "pieces");
+  for (uint32_t d = 0; d < out->n_devices; d++) {
+    const json_t *pieces = json_array_get(lists, d);
+    for (size_t i = 0; i < json_array_size(pieces); i++) {
+      if (!read_u64(json_array_get(pieces, i), 1, INT64_MAX / 2, &out->piece[at++]))
+        return fail_member(error, "pieces");
+    }
+    out->first_piece[d + 1] = (uint32_t)at;
   }
+  out->n_pieces = (uint32_t)n;
   return WEFT_OK;
 }
 
@@ -286,7 +333,6 @@ static weft_status read_words(const json_t *root, weights_manifest *out, weft_er
     size_t n_max;
   } words[] = {{"version", out->version, sizeof out->version},
                {"backend", out->backend, sizeof out->backend},
-               {"card", out->card, sizeof out->card},
                {"set", out->set, sizeof out->set},
                {"transport", out->transport, sizeof out->transport},
                {"scope", out->scope, sizeof out->scope}};
@@ -301,7 +347,7 @@ static weft_status read_words(const json_t *root, weights_manifest *out, weft_er
 }
 
 static weft_status read_root(const json_t *root, weights_manifest *out, weft_error *error) {
-  enum { MEMBERS = 14 };
+  enum { MEMBERS = 15 };
   uint64_t form = 0;
   const json_t *models = json_object_get(root, "models");
   if (!read_u64(json_object_get(root, "weft_weights"), 0, UINT32_MAX, &form)) return fail_member(error, "weft_weights");
@@ -313,6 +359,7 @@ static weft_status read_root(const json_t *root, weights_manifest *out, weft_err
   if (json_object_size(root) != MEMBERS) return fail_form(error, "it has members beside those of its form", "models");
   weft_status status = read_words(root, out, error);
   if (status == WEFT_OK) status = read_numerics(json_object_get(root, "numerics"), out, error);
+  if (status == WEFT_OK) status = read_cards(root, out, error);
   if (status == WEFT_OK) status = read_pieces(json_object_get(root, "pieces"), out, error);
   if (status == WEFT_OK && json_array_size(models) == 0) status = fail_member(error, "models");
   for (size_t i = 0; i < json_array_size(models) && status == WEFT_OK; i++)

@@ -36,10 +36,10 @@ struct weights_owner {
   void *tell_self;
   weft_text event; /* that is being told */
   weft_runtime *runtime;
-  weft_device *device;
+  uint32_t n_devices;
   weights_manifest manifest;
   weights_digest digest;
-  weights_lock lock[N_SCOPES];
+  weights_lock lock[WEFT_DEVICES_MAX][N_SCOPES];
   weft_local_socket socket;
   char *manifest_path;
   weights_worker worker[WORKERS_MAX];
@@ -56,7 +56,20 @@ static bool has_scope(const weights_owner_options *own, uint32_t scope) {
 
 /* ---- what will be loaded ---- */
 
+static weft_device *device_at(const weights_owner *owner, uint32_t place) {
+  return owner->runtime->devices.device[place];
+}
+
+/* --transport. */
+static weft_share_by transport_of(const weights_owner_options *own) {
+  if (own->transport == NULL || strcmp(own->transport, "auto") == 0) return WEFT_SHARE_AUTO;
+  if (strcmp(own->transport, "ipc") == 0) return WEFT_SHARE_NAMES;
+  return strcmp(own->transport, "fd") == 0 ? WEFT_SHARE_DESCRIPTORS : WEFT_SHARE_NOT;
+}
+
 static weft_status check_options(const weights_owner_options *own, weft_error *error) {
+  if (transport_of(own) == WEFT_SHARE_NOT)
+    return weft_fail(error, WEFT_E_INVALID, "--transport: '%.32s' must be auto, fd or ipc", own->transport);
   if (!has_scope(own, 0) && !has_scope(own, 1))
     return weft_fail(error, WEFT_E_INVALID, "--scope: '%.32s' must be target, drafter or both", own->scope);
   if (own->socket == NULL || own->socket[0] == 0)
@@ -74,47 +87,56 @@ static uint32_t count_models(const weft_runtime *rt, const weights_owner_options
   return n;
 }
 
-/* The files, and a device on which nothing is placed yet. */
+/* The files, and devices on which nothing is placed yet. */
 static weft_status begin_owner(weights_owner *owner, const weft_open_options *options, const weights_owner_options *own,
                                weft_error *error) {
   weft_status status = check_options(own, error);
   owner->runtime = status == WEFT_OK ? weft_alloc(1, sizeof *owner->runtime) : NULL;
   if (status == WEFT_OK && owner->runtime == NULL) status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory");
-  if (status == WEFT_OK) status = weft_runtime_begin(owner->runtime, options, true, error);
+  if (status == WEFT_OK) status = weft_runtime_begin(owner->runtime, options, transport_of(own), error);
   if (status != WEFT_OK) return status;
-  if (owner->runtime->devices.n != 1)
-    return weft_fail(
-        error, WEFT_E_INVALID,
-        "one process owns the weights of one device: start one for each of --devices, with a socket of its "
-        "own");
-  owner->device = owner->runtime->devices.device[0];
+  if (owner->runtime->devices.replicas)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--split replicas: each replica is a server with an owner of its own: start one for each of "
+                     "--devices, with a socket of its own");
+  owner->n_devices = owner->runtime->devices.n;
   if (count_models(owner->runtime, own) == 0)
     return weft_fail(error, WEFT_E_INVALID, "--scope %s leaves no model: name one with --draft model:FILE", own->scope);
-  if (weft_share_transport(owner->device) == NULL)
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "the %s backend cannot hand weights over here",
-                     weft_device_get_info(owner->device)->backend);
+  const char *first = weft_share_transport(device_at(owner, 0));
+  for (uint32_t d = 0; d < owner->n_devices; d++) {
+    const char *transport = weft_share_transport(device_at(owner, d));
+    if (transport == NULL || first == NULL || strcmp(transport, first) != 0)
+      return weft_fail(error, WEFT_E_UNSUPPORTED, "the %s backend cannot hand weights over here%s",
+                       weft_device_get_info(device_at(owner, d))->backend,
+                       transport_of(own) == WEFT_SHARE_AUTO ? "" : ": try another --transport");
+  }
   return WEFT_OK;
 }
 
-/* About what the weights will take: as in the files, and integers where they are kept. */
-static uint64_t needed_bytes(const weights_owner *owner, const weights_owner_options *own) {
+/* About what the weights will take of a device: as in the files, and integers where they are kept. */
+static uint64_t needed_bytes(const weights_owner *owner, const weights_owner_options *own, uint32_t device) {
+  const weft_runtime *rt = owner->runtime;
   uint64_t all = 0;
-  for (uint32_t i = 0; i < owner->runtime->n_models; i++) {
+  for (uint32_t i = 0; i < rt->n_models; i++) {
     uint64_t n_bytes = 0, n_integers = 0;
-    if (!is_in_scope(owner->runtime, own, i)) continue;
-    weft_split_weights(owner->runtime->model[i].gguf, owner->device, &n_bytes, &n_integers);
+    if (!is_in_scope(rt, own, i)) continue;
+    weft_split_weights(rt->model[i].gguf, device_at(owner, device), &n_bytes, &n_integers);
     all += n_bytes + n_integers;
   }
-  return all;
+  return owner->n_devices == 1 ? all : (uint64_t)((double)all * devices_share(&rt->devices, device));
 }
 
 static weft_status check_room(const weights_owner *owner, const weights_owner_options *own, weft_error *error) {
-  uint64_t needed = needed_bytes(owner, own), left = weft_device_memory_left(owner->device);
-  if (left == 0 || (needed <= left && own->reserve_bytes <= left - needed)) return WEFT_OK;
-  return weft_fail(error, WEFT_E_NO_MEMORY,
-                   "the weights need %" PRIu64 " MiB and --reserve-mib %" PRIu64 " MiB beside them; %" PRIu64
-                   " MiB are free: lower it, or take fewer bits",
-                   needed >> 20, own->reserve_bytes >> 20, left >> 20);
+  for (uint32_t d = 0; d < owner->n_devices; d++) {
+    uint64_t needed = needed_bytes(owner, own, d), left = weft_device_memory_left(device_at(owner, d));
+    if (left == 0 || (needed <= left && own->reserve_bytes <= left - needed)) continue;
+    return weft_fail(error, WEFT_E_NO_MEMORY,
+                     "the weights need %" PRIu64 " MiB of device %u and --reserve-mib %" PRIu64
+                     " MiB beside them; %" PRIu64 " MiB are free: lower it, or take fewer bits",
+                     needed >> 20, weft_device_get_info(device_at(owner, d))->index, own->reserve_bytes >> 20,
+                     left >> 20);
+  }
+  return WEFT_OK;
 }
 
 /* ---- events ---- */
@@ -139,11 +161,12 @@ static void tell_words(weights_owner *owner, const char *event, const char *name
 }
 
 static void tell_support(weights_owner *owner) {
-  const weft_device_info *info = weft_device_get_info(owner->device);
+  const weft_device_info *info = weft_device_get_info(device_at(owner, 0));
   weft_text *text = begin_event(owner);
   if (text == NULL) return;
-  weft_text_printf(text, "{\"event\":\"support\",\"backend\":\"%s\",\"card\":\"%s\",\"transport\":\"%s\"",
-                   info->backend, info->card, weft_share_transport(owner->device));
+  weft_text_printf(text,
+                   "{\"event\":\"support\",\"backend\":\"%s\",\"devices\":%u,\"card\":\"%s\",\"transport\":\"%s\"",
+                   info->backend, owner->n_devices, info->card, weft_share_transport(device_at(owner, 0)));
   tell_event(owner);
 }
 
@@ -183,13 +206,18 @@ static void tell_request(weights_owner *owner, int pid, const weights_ask *ask) 
 }
 
 static void tell_preflight(weights_owner *owner, const weights_owner_options *own, const char *why) {
+  uint64_t need = 0, left = 0;
   weft_text *text = begin_event(owner);
   if (text == NULL) return;
+  for (uint32_t d = 0; d < owner->n_devices; d++) {
+    need += needed_bytes(owner, own, d);
+    left += weft_device_memory_left(device_at(owner, d));
+  }
   weft_text_printf(text, "{\"event\":\"preflight\",\"fits\":%s,\"transport\":\"%s\",\"models\":%u",
-                   why == NULL ? "true" : "false", weft_share_transport(owner->device),
+                   why == NULL ? "true" : "false", weft_share_transport(device_at(owner, 0)),
                    count_models(owner->runtime, own));
-  weft_text_printf(text, ",\"need_bytes\":%" PRIu64 ",\"free_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64,
-                   needed_bytes(owner, own), weft_device_memory_left(owner->device), own->reserve_bytes);
+  weft_text_printf(text, ",\"need_bytes\":%" PRIu64 ",\"free_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64, need,
+                   left, own->reserve_bytes);
   if (why != NULL) weft_text_puts(text, ",\"reason\":");
   if (why != NULL) weft_json_words(text, why);
   tell_event(owner);
@@ -197,9 +225,9 @@ static void tell_preflight(weights_owner *owner, const weights_owner_options *ow
 
 /* ---- the lock ---- */
 
-static weft_status take_lock(weights_owner *owner, const weights_owner_options *own, uint32_t scope,
+static weft_status take_lock(weights_owner *owner, const weights_owner_options *own, uint32_t device, uint32_t scope,
                              weft_error *error) {
-  const weft_device_info *info = weft_device_get_info(owner->device);
+  const weft_device_info *info = weft_device_get_info(device_at(owner, device));
   weft_text path = {0}, what = {0};
   weft_text_printf(&what, "the %s models of card %s", scopes[scope], info->card);
   /* host memory is no card that only one may fill: there the socket is what two cannot share */
@@ -208,7 +236,7 @@ static weft_status take_lock(weights_owner *owner, const weights_owner_options *
   else
     weft_text_printf(&path, "/tmp/weft-weights-%s-%s.lock", info->card, scopes[scope]);
   bool good = weft_text_status(&path) == WEFT_OK && weft_text_status(&what) == WEFT_OK;
-  weft_status status = good ? weights_lock_take(path.bytes, what.bytes, &owner->lock[scope], error)
+  weft_status status = good ? weights_lock_take(path.bytes, what.bytes, &owner->lock[device][scope], error)
                             : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a lock");
   if (status == WEFT_OK) tell_words(owner, "lock", "path", path.bytes);
   weft_text_free(&path);
@@ -218,8 +246,11 @@ static weft_status take_lock(weights_owner *owner, const weights_owner_options *
 
 static weft_status take_locks(weights_owner *owner, const weights_owner_options *own, weft_error *error) {
   weft_status status = WEFT_OK;
-  for (uint32_t s = 0; s < N_SCOPES && status == WEFT_OK; s++) {
-    if (has_scope(own, s)) status = take_lock(owner, own, s, error);
+  uint32_t n = weft_device_get_info(device_at(owner, 0))->host_memory ? 1 : owner->n_devices;
+  for (uint32_t d = 0; d < n; d++) {
+    for (uint32_t s = 0; s < N_SCOPES && status == WEFT_OK; s++) {
+      if (has_scope(own, s)) status = take_lock(owner, own, d, s, error);
+    }
   }
   return status;
 }
@@ -230,16 +261,18 @@ static weft_status put_weight(void *self, const weft_shelf_weight *weight) {
   return weights_model_add(self, weight);
 }
 
+static weft_model_limits limits_of(const weft_runtime *rt) {
+  return (weft_model_limits){
+      .rows_max = 1, .canvas_rows_max = 1, .segments_max = 1, .unused_tensors = rt->options.unused_tensors};
+}
+
 static weft_status load_model(weights_owner *owner, uint32_t index, weft_error *error) {
   weft_runtime *rt = owner->runtime;
   weft_served_model *m = &rt->model[index];
   weights_model *kept = &owner->manifest.model[owner->manifest.n_models++];
   const weft_shelf shelf = {.put = put_weight, .self = kept};
-  weft_model_limits limits = {.rows_max = 1,
-                              .canvas_rows_max = 1,
-                              .segments_max = 1,
-                              .unused_tensors = rt->options.unused_tensors,
-                              .shelf = &shelf};
+  weft_model_limits limits = limits_of(rt);
+  limits.shelf = &shelf;
   weft_split split;
   weft_split_reason reason;
   weft_model *model = NULL;
@@ -251,6 +284,7 @@ static weft_status load_model(weights_owner *owner, uint32_t index, weft_error *
   if (status == WEFT_OK) status = weft_model_open(m->gguf, &split, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
   const weft_model_info *info = weft_model_get_info(model);
+  memcpy(kept->first_layer, split.first_layer, sizeof kept->first_layer);
   uint64_t took = weft_clock_us() - began, placed = weights_model_bytes(kept);
   kept->fingerprint_low = info->fingerprint_low;
   kept->fingerprint_high = info->fingerprint_high;
@@ -271,26 +305,49 @@ static void note_numerics(weights_owner *owner, weft_type type) {
   if (m->n_numerics == WEIGHTS_NUMERICS_MAX) return; /* there are fewer types */
   weights_numerics *one = &m->numerics[m->n_numerics++];
   one->type = type;
-  (void)snprintf(one->tag, sizeof one->tag, "%s", weft_device_kernels(owner->device)->numerics(owner->device, type));
+  (void)snprintf(one->tag, sizeof one->tag, "%s",
+                 weft_device_kernels(device_at(owner, 0))->numerics(device_at(owner, 0), type));
+}
+
+/* Pieces count over all devices from here on. */
+static weft_status list_pieces(weights_owner *owner, weft_error *error) {
+  weights_manifest *m = &owner->manifest;
+  m->n_devices = owner->n_devices;
+  m->n_shards = owner->runtime->devices.n_shards > 1 ? owner->runtime->devices.n_shards : 1;
+  for (uint32_t d = 0; d < m->n_devices; d++) {
+    const char *card = weft_device_get_info(device_at(owner, d))->card;
+    (void)snprintf(m->card[d], sizeof m->card[d], "%s", card);
+    m->first_piece[d + 1] = m->first_piece[d] + weft_share_n_pieces(device_at(owner, d));
+  }
+  m->n_pieces = m->first_piece[m->n_devices];
+  m->piece = weft_alloc(m->n_pieces, sizeof *m->piece);
+  if (m->piece == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
+  for (uint32_t i = 0; i < m->n_pieces; i++) {
+    uint32_t d = weights_piece_place(m, i);
+    m->piece[i] = weft_share_piece_bytes(device_at(owner, d), i - m->first_piece[d]);
+  }
+  for (uint32_t i = 0; i < m->n_models; i++) {
+    for (uint32_t k = 0; k < m->model[i].n_weights; k++)
+      m->model[i].weight[k].piece += m->first_piece[m->model[i].weight[k].place];
+  }
+  return WEFT_OK;
 }
 
 static weft_status fill_manifest(weights_owner *owner, const weights_owner_options *own, weft_error *error) {
   weights_manifest *m = &owner->manifest;
-  const weft_device_info *info = weft_device_get_info(owner->device);
+  const weft_device_info *info = weft_device_get_info(device_at(owner, 0));
   m->pid = (uint32_t)getpid();
   (void)snprintf(m->version, sizeof m->version, "%s", weft_version());
   (void)snprintf(m->backend, sizeof m->backend, "%s", info->backend);
-  (void)snprintf(m->card, sizeof m->card, "%s", info->card);
   (void)snprintf(m->set, sizeof m->set, "%s", info->set == NULL ? "" : info->set);
-  (void)snprintf(m->transport, sizeof m->transport, "%s", weft_share_transport(owner->device));
+  (void)snprintf(m->transport, sizeof m->transport, "%s", weft_share_transport(device_at(owner, 0)));
   (void)snprintf(m->scope, sizeof m->scope, "%s", own->scope);
   m->products = info->products;
   m->integers = info->integers;
   m->socket = weft_path_from_root(own->socket);
-  m->n_pieces = weft_share_n_pieces(owner->device);
-  m->piece = weft_alloc(m->n_pieces, sizeof *m->piece);
-  if (m->socket == NULL || m->piece == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
-  for (uint32_t i = 0; i < m->n_pieces; i++) m->piece[i] = weft_share_piece_bytes(owner->device, i);
+  if (m->socket == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
+  weft_status status = list_pieces(owner, error);
+  if (status != WEFT_OK) return status;
   for (uint32_t i = 0; i < m->n_models; i++) {
     for (uint32_t k = 0; k < m->model[i].n_weights; k++) note_numerics(owner, m->model[i].weight[k].type);
   }
@@ -302,7 +359,8 @@ static weft_status load_all(weights_owner *owner, const weights_owner_options *o
   for (uint32_t i = 0; i < owner->runtime->n_models && status == WEFT_OK; i++) {
     if (is_in_scope(owner->runtime, own, i)) status = load_model(owner, i, error);
   }
-  if (status == WEFT_OK) status = weft_share_seal(owner->device, error);
+  for (uint32_t d = 0; d < owner->n_devices && status == WEFT_OK; d++)
+    status = weft_share_seal(device_at(owner, d), error);
   return status == WEFT_OK ? fill_manifest(owner, own, error) : status;
 }
 
@@ -332,7 +390,9 @@ static weights_owner *make_owner(const weights_owner_options *own, weft_error *e
   owner->tell = own->tell;
   owner->tell_self = own->tell_self;
   owner->socket = (weft_local_socket)WEFT_NO_LOCAL_SOCKET;
-  for (uint32_t s = 0; s < N_SCOPES; s++) owner->lock[s] = (weights_lock)WEIGHTS_NO_LOCK;
+  for (uint32_t d = 0; d < WEFT_DEVICES_MAX; d++) {
+    for (uint32_t s = 0; s < N_SCOPES; s++) owner->lock[d][s] = (weights_lock)WEIGHTS_NO_LOCK;
+  }
   return owner;
 }
 
@@ -377,7 +437,9 @@ void weights_owner_close(weights_owner *owner) {
   for (uint32_t i = 0; i < owner->n_workers; i++) (void)close(owner->worker[i].fd);
   weft_close(owner->runtime);
   weights_manifest_free(&owner->manifest);
-  for (uint32_t s = 0; s < N_SCOPES; s++) weights_lock_give(&owner->lock[s]);
+  for (uint32_t d = 0; d < WEFT_DEVICES_MAX; d++) {
+    for (uint32_t s = 0; s < N_SCOPES; s++) weights_lock_give(&owner->lock[d][s]);
+  }
   weft_free(owner->manifest_path);
   weft_text_free(&owner->event);
   weft_free(owner);
@@ -424,6 +486,19 @@ static void accept_worker(weights_owner *owner) {
   weft_log(WEFT_LOG_INFO, "weights: process %d connected; %u are connected", pid, owner->n_workers);
 }
 
+/* A name goes over as text, in hexadecimal digits. */
+static weft_status export_piece(weights_owner *owner, uint32_t piece, uint64_t *n_bytes, int *descriptor,
+                                weft_text *text, weft_error *error) {
+  weft_share_handle handle;
+  uint32_t place = weights_piece_place(&owner->manifest, piece), own = piece - owner->manifest.first_piece[place];
+  weft_status status = weft_share_export(device_at(owner, place), own, &handle, error);
+  if (status != WEFT_OK) return status;
+  *n_bytes = weft_share_piece_bytes(device_at(owner, place), own);
+  *descriptor = handle.fd;
+  for (uint32_t i = 0; i < handle.n_bytes; i++) weft_text_printf(text, "%02x", handle.bytes[i]);
+  return WEFT_OK;
+}
+
 /* False: the worker is to be dropped. */
 static bool answer_worker(weights_owner *owner, weights_worker *w) {
   weights_ask ask;
@@ -440,10 +515,8 @@ static bool answer_worker(weights_owner *owner, weights_worker *w) {
   owner->n_requests += 1;
   tell_request(owner, w->pid, &ask);
   if (known == WEFT_OK && ask.question == WEIGHTS_ASK_COUNTS) weights_owner_counts(owner, &text);
-  if (known == WEFT_OK && ask.question == WEIGHTS_ASK_PIECE) {
-    status = weft_share_export(owner->device, ask.piece, &descriptor, &why);
-    answer.n_bytes = weft_share_piece_bytes(owner->device, ask.piece);
-  }
+  if (known == WEFT_OK && ask.question == WEIGHTS_ASK_PIECE)
+    status = export_piece(owner, ask.piece, &answer.n_bytes, &descriptor, &text, &why);
   if (status != WEFT_OK) {
     owner->n_refused += 1;
     weft_text_puts(&text, why.text[0] != 0 ? why.text : weft_status_text(status));

@@ -4,7 +4,8 @@
  * Law: what a worker gets is what it would have made of the file itself: the same device is opened with the same
  * options, the same integers of weights are chosen, and the same code lays the matrices out; there is no other way into
  * the memory. Nothing is said over the socket, and no manifest is written, before all weights are placed and sealed.
- * The owner serves one device. Workers that leave or are killed change nothing for it and for others. */
+ * The owner's devices are those of one split; replicas have an owner each. Workers that leave or are killed change
+ * nothing for it and for others. */
 #ifndef WEFT_API_WEIGHTS_OWNER_H
 #define WEFT_API_WEIGHTS_OWNER_H
 
@@ -16,7 +17,8 @@ typedef struct weights_owner weights_owner;
 typedef struct weights_owner_options {
   const char *socket;
   const char *scope;      /* "target": models that are served; "drafter": those of --draft model:FILE; "both" */
-  uint64_t reserve_bytes; /* of the device that must stay free beside the weights */
+  uint64_t reserve_bytes; /* of each device that must stay free beside the weights */
+  const char *transport;  /* "fd": by descriptors, which keep the memory; "ipc": by names; NULL or "auto" */
   /* Told of what happens, each a JSON object with the member "event", without a line feed (docs/weights.md); NULL:
    * nobody is. */
   void (*tell)(void *self, const char *event);

@@ -69,9 +69,8 @@ static weft_status read_answer(int fd, uint32_t question, weights_answer *out, c
     (void)weft_utf8_clean(text, clean, sizeof clean);
     return weft_fail(error, WEFT_E_UNSUPPORTED, "the owner of the weights refuses: %s", clean);
   }
-  bool wanted = question == WEIGHTS_ASK_PIECE;
-  return wanted == (*descriptor >= 0) ? WEFT_OK
-                                      : weft_fail(error, WEFT_E_FORMAT, "the owner handed over what was not asked for");
+  bool given = question == WEIGHTS_ASK_PIECE ? (*descriptor >= 0) != (out->n_text > 0) : *descriptor < 0;
+  return given ? WEFT_OK : weft_fail(error, WEFT_E_FORMAT, "the owner handed over what was not asked for");
 }
 
 weft_status weights_talk_ask(int fd, uint32_t question, uint32_t piece, weights_answer *out, char *text,

@@ -5,8 +5,8 @@
  * unasked. Both run on one machine, so numbers have its order of bytes, and both messages have a size that never
  * changes: a first word that names the talk, the number of its form, then what is asked or answered. A message of
  * another form is answered by the number that is known here and nothing else. Behind an answer stand n_text bytes of
- * text; with the answer to a question for a piece comes one file descriptor (SCM_RIGHTS), with others none. Both sides
- * have asked the system who the other is (SO_PEERCRED): another user than their own is not answered and not believed. A
+ * text; with the answer to a question for a piece comes one file descriptor (SCM_RIGHTS) or, as the text, a name in
+ * hexadecimal digits, with others no descriptor. Both sides have asked the system who the other is (SO_PEERCRED): another user than their own is not answered and not believed. A
  * connection that stays open tells either side that the other one lives. */
 #ifndef WEFT_API_WEIGHTS_TALK_H
 #define WEFT_API_WEIGHTS_TALK_H
@@ -17,7 +17,7 @@
 
 #include "api/weights_manifest.h"
 
-enum { WEIGHTS_TALK_WORD = 0x74776677, WEIGHTS_TALK_FORM = 1, WEIGHTS_TALK_TEXT = 4096 };
+enum { WEIGHTS_TALK_WORD = 0x74776677, WEIGHTS_TALK_FORM = 2, WEIGHTS_TALK_TEXT = 4096 };
 
 typedef enum weights_question {
   WEIGHTS_ASK_DIGEST = 1, /* of the manifest: the worker's hello */
@@ -47,8 +47,9 @@ weft_status weights_answer_read(const void *bytes, uint32_t question, weights_an
 
 /* One message, and a descriptor where it is not -1. False: the other end did not take it at once. */
 bool weights_answer_send(int fd, const weights_answer *answer, const char *text, int descriptor);
-/* Asks and waits for the answer. *descriptor: of a piece, and the caller's; else -1. text: [WEIGHTS_TALK_TEXT], may be
- * NULL. Errors, each with a line: IO (the owner is gone, or answers nothing), FORMAT, and what the owner answered. */
+/* Asks and waits for the answer. *descriptor: of a piece that has one, and the caller's; else -1. text:
+ * [WEIGHTS_TALK_TEXT], may be NULL. Errors, each with a line: IO (the owner is gone, or answers nothing), FORMAT, and
+ * what the owner answered. */
 weft_status weights_talk_ask(int fd, uint32_t question, uint32_t piece, weights_answer *out, char *text,
                              int *descriptor, weft_error *error);
 

@@ -46,6 +46,14 @@ typedef enum weft_weight_use {
   WEFT_USE_EMBED = 4 /* rows are looked up and, tied, multiplied by the head and by soft embeddings */
 } weft_weight_use;
 
+/* How an owner hands its weights to other processes; kernels/share.h. */
+typedef enum weft_share_by {
+  WEFT_SHARE_NOT = 0,         /* it is none */
+  WEFT_SHARE_AUTO = 1,        /* by descriptors where the device can, else by names */
+  WEFT_SHARE_DESCRIPTORS = 2, /* which keep the memory: memfd, vmm */
+  WEFT_SHARE_NAMES = 3        /* which hold while the owner lives: ipc */
+} weft_share_by;
+
 typedef struct weft_device_config {
   const char *backend;   /* "ref", "cpu", "cuda"; NULL: the best there is */
   uint32_t index;        /* cuda: which card, from 0; on other backends a name that nothing depends on */
@@ -66,7 +74,7 @@ typedef struct weft_device_config {
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits; with integers
                                  they are refused */
-  bool shares;                /* an owner of weights that other processes use (kernels/share.h) */
+  weft_share_by shares;       /* an owner of weights that other processes use (kernels/share.h) */
   uint64_t memory_bytes_max;  /* ref, cpu: most memory that alloc and weights take; more is refused [0: no bound] */
   weft_log_settings log;      /* filled in by weft_device_open: a module has a log of its own */
 } weft_device_config;

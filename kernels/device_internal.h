@@ -10,18 +10,21 @@
 #include "kernels/device.h"
 #include "kernels/graphs.h"
 #include "kernels/ops.h"
+#include "kernels/share.h"
 
 struct shards_exchange; /* kernels/shards_exchange.h */
 
 /* Weights that other processes use (kernels/share.h): the functions of that header, of an owner or of any device. */
 typedef struct device_share_calls {
   const char *(*transport)(weft_device *device);
+  bool (*takes)(weft_device *device, const char *transport);
   weft_status (*seal)(weft_device *device, weft_error *error);
   uint32_t (*n_pieces)(weft_device *device);
   uint64_t (*piece_bytes)(weft_device *device, uint32_t piece);
   bool (*find)(weft_device *device, const void *data, uint32_t *piece, uint64_t *at);
-  weft_status (*export_piece)(weft_device *device, uint32_t piece, int *fd, weft_error *error);
-  weft_status (*map)(weft_device *device, int fd, uint64_t n_bytes, const void **out, weft_error *error);
+  weft_status (*export_piece)(weft_device *device, uint32_t piece, weft_share_handle *out, weft_error *error);
+  weft_status (*map)(weft_device *device, const weft_share_handle *handle, uint64_t n_bytes, const void **out,
+                     weft_error *error);
   void (*unmap)(weft_device *device, const void *memory, uint64_t n_bytes);
   bool (*is_read_only)(weft_device *device);
   weft_status (*expect)(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error);
@@ -85,7 +88,8 @@ struct weft_device {
   uint32_t layer;
   bool broken; /* a call has reported DEVICE */
   bool plain_rows, serial_kernels;
-  bool shares; /* an owner of weights that other processes use */
+  uint8_t
+      shares; /* weft_share_by; not 0: an owner of weights that other processes use, and never auto once it is open */
 };
 
 static inline void device_enter(weft_device *device) {
@@ -166,14 +170,17 @@ weft_status host_share_seal(weft_device *device, weft_error *error);
 uint32_t host_share_n_pieces(weft_device *device);
 uint64_t host_share_piece_bytes(weft_device *device, uint32_t piece);
 bool host_share_find(weft_device *device, const void *data, uint32_t *piece, uint64_t *at);
-weft_status host_share_export(weft_device *device, uint32_t piece, int *fd, weft_error *error);
-weft_status host_share_map(weft_device *device, int fd, uint64_t n_bytes, const void **out, weft_error *error);
+bool host_share_takes(weft_device *device, const char *transport);
+weft_status host_share_export(weft_device *device, uint32_t piece, weft_share_handle *out, weft_error *error);
+weft_status host_share_map(weft_device *device, const weft_share_handle *handle, uint64_t n_bytes, const void **out,
+                           weft_error *error);
 void host_share_unmap(weft_device *device, const void *memory, uint64_t n_bytes);
 bool host_share_is_read_only(weft_device *device);
-#define HOST_SHARE                                                                                   \
-  .transport = host_share_transport, .seal = host_share_seal, .n_pieces = host_share_n_pieces,       \
-  .piece_bytes = host_share_piece_bytes, .find = host_share_find, .export_piece = host_share_export, \
-  .map = host_share_map, .unmap = host_share_unmap, .is_read_only = host_share_is_read_only
+#define HOST_SHARE                                                                                 \
+  .transport = host_share_transport, .takes = host_share_takes, .seal = host_share_seal,           \
+  .n_pieces = host_share_n_pieces, .piece_bytes = host_share_piece_bytes, .find = host_share_find, \
+  .export_piece = host_share_export, .map = host_share_map, .unmap = host_share_unmap,             \
+  .is_read_only = host_share_is_read_only
 /* Counts n_bytes that are about to be taken; false: the bound refuses them. give: they have been freed. */
 bool host_budget_take(weft_device *device, uint64_t n_bytes);
 void host_budget_give(weft_device *device, uint64_t n_bytes);

@@ -243,7 +243,8 @@ static weft_status find_matrix(weights_loader *loader, const weft_gguf_tensor *t
   const void *data = NULL;
   weft_error inner = {{0}};
   weft_status status = weft_share_expect(loader->part->device, out, uses, &inner);
-  if (status == WEFT_OK) status = shelf->find(shelf->self, tensor->name, uses, &found, &data, &inner);
+  uint32_t place = model_place_of(loader->model, loader->part);
+  if (status == WEFT_OK) status = shelf->find(shelf->self, tensor->name, uses, place, &found, &data, &inner);
   if (status != WEFT_OK)
     return weft_fail(loader->error, status, "%s: tensor '%s': %.300s", weft_gguf_path(loader->gguf), tensor->name,
                      inner.text);
@@ -267,6 +268,7 @@ static weft_status put_matrix(weights_loader *loader, const weft_gguf_tensor *te
   const weft_shelf *shelf = loader->model->limits.shelf;
   if (shelf == NULL || shelf->put == NULL) return WEFT_OK;
   weft_shelf_weight kept = {.uses = uses,
+                            .place = model_place_of(loader->model, loader->part),
                             .type = weight->type,
                             .layout = weight->layout,
                             .n_in = weight->n_in,

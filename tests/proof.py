@@ -185,7 +185,8 @@ def check_verdicts(bench):
     told = [bench.run(0, one("drafts-on", "alone", "speculative"))["acceptance"] for _ in range(2)]
     expect(all(one["drafted"] >= one["accepted"] > 100 for one in told), f"drafts-on: {told}")
     bench.run(8, one("default", "canvas", "canvas_generation"), line="refused by the server (400)", model=bench.model_ar)
-    bench.run(9, one("shared-weights-ipc"), line="not by handles of plain allocations")
+    refusing = profile("refusing.json", {"description": "x", "backend": "ipc", "refused": "not on this machine"})
+    bench.run(9, one(profile("lent.json", {"description": "x", "options": {}, "weight_server": refusing})), line="not on this machine")
     bench.run(11, one("overlap-off", "greedy", "speculative"), line="no token was drafted")
     bench.run(11, one("spill"), line="is counted, and nothing was")
     stays = {"description": "x", "options": {"draft": "ngram"}}

@@ -69,6 +69,7 @@ typedef struct line_of_servers {
   char where[320]; /* what both must be given */
   int taken_by;    /* its process, once it has taken over; 0: none has */
   weft_server *server;
+  bool weights_gone; /* with their owner, and nothing may compute with them */
 } line_of_servers;
 
 /* What the server before leaves as its last requests end. */
@@ -91,11 +92,11 @@ static void turn_line(line_of_servers *line) {
   hand_over_tell_more(line->next, false);
 }
 
-/* The number of the next signal, or 0: another server has taken over. When the owner of mapped weights ends meanwhile,
- * the log says so, once. */
+/* The number of the next signal, or 0: another server has taken over, or the weights are gone. When the owner of mapped
+ * weights ends meanwhile, the log says so, once. */
 static int wait_news(weft_runtime *rt, weft_server *server, int *owner, line_of_servers *line) {
   int number = 0;
-  while (number == 0 && line->taken_by == 0) {
+  while (number == 0 && line->taken_by == 0 && !line->weights_gone) {
     struct pollfd look[4] = {{.fd = signal_pipe[0], .events = POLLIN},
                              {.fd = *owner, .events = POLLIN},
                              {.fd = hand_over_descriptor(line->next), .events = POLLIN},
@@ -103,6 +104,7 @@ static int wait_news(weft_runtime *rt, weft_server *server, int *owner, line_of_
     int pid;
     if (poll(look, 4, -1) > 0 && look[1].revents != 0) {
       (void)weft_degraded(rt); /* writes the line */
+      line->weights_gone = weft_unwell(rt) != NULL;
       *owner = -1;
     }
     if (look[3].revents != 0) hear_before(line);
@@ -312,11 +314,18 @@ static void drain_server(const weft_config *config, weft_server *server, line_of
   (void)wait_idle(server, line, CANCEL_MS);
 }
 
+/* Without weights: what runs ends with an error, and what comes is refused. */
+static void end_all(weft_server *server, line_of_servers *line) {
+  weft_server_drain(server);
+  weft_server_cancel(server);
+  (void)wait_idle(server, line, CANCEL_MS);
+}
+
 static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft_server *server,
                                const read_again *files, workplace *place, line_of_servers *line) {
   int owner = weft_runtime_owner(rt), number = 0;
   tell_manager("READY=1");
-  while (!ends_server(number) && line->taken_by == 0) {
+  while (!ends_server(number) && line->taken_by == 0 && !line->weights_gone) {
     number = wait_news(rt, server, &owner, line);
     if (number == SIGUSR2) start_successor(line);
     if (number != SIGHUP) continue;
@@ -327,6 +336,7 @@ static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft
   if (line->taken_by != 0) {
     answer_the_rest(config, server, line);
   } else {
+    if (line->weights_gone) end_all(server, line);
     tell_manager("STOPPING=1");
     tell_leaving(config, server);
   }
@@ -510,6 +520,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   weft_text_free(&estate);
   if (code == 0) code = join_line(&line, server, first_pin);
   if (code == 0) serve_until_signal(config, rt, server, files, place, &line);
+  if (line.weights_gone) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_unwell(rt));
   if (code != 0 && server != NULL && line.link >= 0 && !line.joined)
     weft_server_pass_on(server); /* the one before has it still */
   close_line(&line);

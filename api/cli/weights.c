@@ -97,6 +97,7 @@ int weft_cli_weights(const weft_config *config) {
   weft_open_options options = weft_config_open(config);
   const weights_owner_options own = {.socket = config->socket,
                                      .scope = config->scope,
+                                     .transport = config->transport,
                                      .reserve_bytes = (uint64_t)config->reserve_mib << 20,
                                      .tell = config->json || config->dry_run ? print_event : NULL};
   if (config->counts) return print_counts(config->socket);

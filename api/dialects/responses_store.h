@@ -8,8 +8,7 @@
  * copy.
  *
  * For another server that is to have them (weft_responses_next) responses have numbers that grow. From the first such
- * call on what a client deletes is remembered, without its texts being given to anybody,
- * until weft_responses_forget. */
+ * call on what a client deletes is remembered, without its texts being told, until weft_responses_forget. */
 #ifndef WEFT_API_DIALECTS_RESPONSES_STORE_H
 #define WEFT_API_DIALECTS_RESPONSES_STORE_H
 

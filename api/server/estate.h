@@ -4,9 +4,9 @@
  *
  * Law. It goes over in parts, each a JSON object. The first part has all that there is; each later one what came since
  * the part before, what clients deleted among it; so a server that has read all parts has what the first one has.
- * Tenants and models are told by their names, models also by their files' fingerprint: what belongs to none of the new server's
- * stays behind, and the log says so. A part is judged whole before anything of it is used: one with another form, or
- * with a member that is not what it must be, changes nothing. */
+ * Tenants and models are told by their names, models also by their files' fingerprint: what belongs to none of the new
+ * server's stays behind, and the log says so. A part is judged whole before anything of it is used: one with another
+ * form, or with a member that is not what it must be, changes nothing. */
 #ifndef WEFT_API_SERVER_ESTATE_H
 #define WEFT_API_SERVER_ESTATE_H
 

@@ -72,6 +72,7 @@ typedef struct cuda_device {
   /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
    * read weights before it waits for its inputs. */
   bool fresh;
+  bool mapped_by_name; /* what is mapped of another process is a plain allocation of it (cudaIpc) */
   /* The choice of experts that the kernel launched last makes, if that kernel waits for its inputs before it lets the
    * next one start, which then finds all else there; NULL: another kernel was launched last. */
   const int32_t *choice;

@@ -595,7 +595,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->base.info.n_threads = 1;
   d->deterministic = !config->no_deterministic;
   d->no_peer = config->no_peer;
-  d->base.shares = config->shares;
+  d->base.shares = (uint8_t)config->shares;
   weft_status status = find_card(d, config->index, config->isa, error);
   if (status == WEFT_OK) {
     d->base.kernels = &tables.of[d->set - cuda_sets];

@@ -15,7 +15,8 @@ static void check_law(const weights_manifest *m) {
       const weft_shelf_weight *w = &model->weight[k];
       REQUIRE(w->piece < m->n_pieces && w->at < m->piece[w->piece] && w->n_bytes > 0);
       REQUIRE(w->n_bytes <= m->piece[w->piece] - w->at);
-      REQUIRE(weights_model_find(model, w->name, w->uses) == w);
+      REQUIRE(weights_model_find(model, w->name, w->uses, w->place) == w);
+      REQUIRE(w->place < m->n_devices && w->place == weights_piece_place(m, w->piece));
       for (uint32_t j = 0; j < k; j++) {
         const weft_shelf_weight *other = &model->weight[j];
         bool apart = w->piece != other->piece || w->at + w->n_bytes <= other->at || other->at + other->n_bytes <= w->at;

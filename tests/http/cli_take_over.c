@@ -275,6 +275,8 @@ static void who_may_not_take_over_harms_nobody(void **state) {
   program first = start_server(
       MORE("--port", "0", "--host-mib", "4", "--spill-file", kept, "--spill-mib", "8", "--keep", "default"));
   await_ready(&first);
+  assert_int_equal(chmod(folder, 0777) | chmod(path, 0666), 0);
+  assert_true(stranger_is_hung_up_on(path));
   refused(MORE("--port", "1"), "it listens on 127.0.0.1 port 0: give the same --host and --port");
   refused(MORE("--port", "0", "--kv-events", "tcp://127.0.0.1:0"), "--take-over and --kv-events");
   refused(MORE("--port", "0", "-m", "/no/such/file.gguf"), "/no/such/file.gguf");
@@ -301,6 +303,10 @@ static void who_may_not_take_over_harms_nobody(void **state) {
   free(late);
   json_decref(talk_json(second.port, "/admin/prefixes/save", "{}"));
   end_program(&second, SIGTERM, rest, sizeof rest);
+  pid_t stranger = listen_as_stranger(path);
+  if (stranger != 0) refused(MORE("--port", "0"), "another user's server listens there");
+  end_stranger(stranger);
+  (void)unlink(path);
 }
 
 int main(void) {

@@ -256,6 +256,96 @@ static void workers_outlive_a_killed_owner(void **state) {
   free(wanted);
 }
 
+/* By names (ipc) what is mapped ends with its owner: one line, /health says it, what runs ends, and the server with it.
+ */
+static void workers_by_name_end_with_a_killed_owner(void **state) {
+  (void)state;
+  char error[256] = "";
+  program owner = start_owner(MORE("-m", DEMO_AR_MODEL, "--transport", "ipc"));
+  program worker = start_server(MORE("-m", DEMO_AR_MODEL, "--weights", path, "--lame-duck-seconds", "600"));
+  char *wanted = answer_of(worker.port);
+  program alone = start_server(MORE("-m", DEMO_AR_MODEL));
+  check_answer(alone.port, wanted);
+  end_program(&alone, SIGTERM, rest, sizeof rest);
+  weft_weights *w = NULL;
+  int fd = -1;
+  assert_int_equal(weft_weights_open(path, &w, error, sizeof error), 0);
+  assert_true(weft_weights_descriptor(w, 0, &fd, error, sizeof error) < 0);
+  assert_string_equal(error, "pieces that come by ipc have no descriptor");
+  weft_weights_close(w);
+  talk_check(talk_ask(worker.port, "GET", "/health", ""), 200, "\"status\":\"ok\"");
+  int stream =
+      talk_begin(worker.port, "/v1/completions",
+                 "{\"prompt\":\"1 2\",\"max_tokens\":200,\"n\":4,\"ignore_eos\":true,\"mode\":\"autoregressive\"}");
+  while (talk_metric(worker.port, "vllm:num_requests_running") < 1) (void)usleep(1000);
+  assert_true(WIFSIGNALED(await_end(&owner, SIGKILL, rest, sizeof rest)));
+  talk_answer a = talk_receive(stream);
+  assert_int_equal(a.code, 503); /* it ended, and not with the tokens of weights that are gone */
+  talk_answer_free(&a);
+  (void)close(stream);
+  talk_check(talk_ask(worker.port, "GET", "/health", ""), 503,
+             "\"status\":\"unwell\",\"message\":\"the owner of the weights");
+  talk_check(talk_ask(worker.port, "POST", "/v1/completions", "{\"prompt\":\"1\"}"), 503, "draining");
+  assert_int_equal(kill(worker.pid, SIGTERM), 0); /* cuts the time short in which balancers see it */
+  int how = await_end(&worker, 0, rest, sizeof rest);
+  assert_true(WIFEXITED(how) && WEXITSTATUS(how) != 0);
+  const char *last = strstr(rest, "weft: the owner of the weights");
+  if (last == NULL || strstr(last, "holds no longer, so it ends") == NULL) fail_msg("%s", rest);
+  check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu"), "the manifest is stale: its owner has ended");
+  free(wanted);
+}
+
+/* Layers on each of several devices, and parts of each layer on all: the bits of one device. */
+static void several_devices_have_one_owner(void **state) {
+  (void)state;
+  static const char *const split[] = {"layer", "tensor"};
+  program alone = start_server(MORE("-m", DEMO_AR_MODEL));
+  char *wanted = answer_of(alone.port);
+  end_program(&alone, SIGTERM, rest, sizeof rest);
+  for (int i = 0; i < 2; i++) {
+    const char *ratio = i == 0 ? "--split-ratio" : NULL, *const devices[] = {"-m",  DEMO_AR_MODEL, "--devices",
+                                                                             "0,1", "--split",     split[i],
+                                                                             ratio, "3,1",         NULL};
+    program owner = start_owner(devices);
+    /* the worker takes the owner's cut, whatever it would have planned */
+    program worker =
+        start_server(MORE("-m", DEMO_AR_MODEL, "--devices", "0,1", "--split", split[i], "--weights", path));
+    check_answer(worker.port, wanted);
+    assert_int_equal(count_of("workers"), 2);
+    assert_int_equal(mapped_kib(owner.pid, "Rss"), 0);
+    assert_true(mapped_kib(worker.pid, "Rss") * 1024 > (uint64_t)count_of("bytes") / 2);
+    check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu"), "the weights lie on 2 device(s)");
+    check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--devices", "0,1", "--split", split[1 - i]),
+                  "give both the same --devices and --split");
+    end_program(&worker, SIGTERM, rest, sizeof rest);
+    assert_non_null(strstr(rest, "by memfd, for reading alone"));
+    end_program(&owner, SIGTERM, rest, sizeof rest);
+    assert_int_equal(count_files(), 0);
+  }
+  const char *line = expect_refusal(MORE("weights", "-m", DEMO_AR_MODEL, "--socket", path, "--backend", "cpu"),
+                                    MORE("--devices", "0,1", "--split", "replicas"));
+  assert_non_null(strstr(line, "each replica is a server with an owner of its own"));
+  line = expect_refusal(MORE("weights", "-m", DEMO_AR_MODEL, "--socket", path), MORE("--transport", "shm"));
+  assert_non_null(strstr(line, "--transport: 'shm' must be auto, fd or ipc"));
+  free(wanted);
+}
+
+/* Of a manifest that is one's own, but another user's process answers. */
+static void a_stranger_is_not_believed(void **state) {
+  (void)state;
+  program owner = start_owner(MORE("-m", DEMO_AR_MODEL));
+  json_int_t before = count_of("refused");
+  assert_int_equal(chmod(folder, 0777) | chmod(path, 0666), 0);
+  assert_true(stranger_is_hung_up_on(path));
+  assert_int_equal(count_of("refused"), before + (geteuid() == 0 ? 1 : 0));
+  assert_true(WIFSIGNALED(await_end(&owner, SIGKILL, rest, sizeof rest)));
+  assert_int_equal(unlink(path), 0);
+  pid_t stranger = listen_as_stranger(path);
+  check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu"),
+                stranger == 0 ? "the manifest is stale" : "another user's process answers there");
+  end_stranger(stranger);
+}
+
 static void ends_with_its_parent(void **state) {
   (void)state;
   char number[16];
@@ -305,7 +395,10 @@ static void what_does_not_fit_is_refused(void **state) {
   check_refused(DEMO_MODEL, MORE("--backend", "cpu"), "is none of the models whose weights lie there");
   check_refused(DEMO_AR_MODEL, MORE("--backend", "ref"), "laid out for backend 'cpu', and this process has 'ref'");
   if (has_fast_sums()) check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--isa", "portable"), "sums in the order");
-  check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--devices", "0,1"), "lie on one device");
+  check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--devices", "0,1"),
+                "the weights lie on 1 device(s), 1 of a part, and this process has 2, 1 of a part");
+  check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--devices", "0,1", "--split", "replicas"),
+                "each replica is a server of its own");
   copy_file(DEMO_MODEL, other); /* the file was replaced by another one of its name */
   check_refused(other, MORE("--backend", "cpu"), "is another file than the one whose weights lie there");
   assert_int_equal(unlink(other), 0);
@@ -441,7 +534,7 @@ static void functions_find_and_map(void **state) {
 static void strange_words_end_a_connection_alone(void **state) {
   (void)state;
   program owner = start_owner(MORE("-m", DEMO_AR_MODEL));
-  static const uint32_t other_form[] = {0x74776677, 99, 1, 0}, no_piece[] = {0x74776677, 1, 2, 77};
+  static const uint32_t other_form[] = {0x74776677, 99, 1, 0}, no_piece[] = {0x74776677, 2, 2, 77};
   weft_text said = {0};
   for (int i = 0; i < 3; i++) {
     int fd = talk_dial_named(path);
@@ -462,6 +555,9 @@ int main(void) {
       cmocka_unit_test_setup_teardown(one_load_for_all, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(a_killed_worker_harms_nobody, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(workers_outlive_a_killed_owner, open_folder, close_folder),
+      cmocka_unit_test_setup_teardown(workers_by_name_end_with_a_killed_owner, open_folder, close_folder),
+      cmocka_unit_test_setup_teardown(several_devices_have_one_owner, open_folder, close_folder),
+      cmocka_unit_test_setup_teardown(a_stranger_is_not_believed, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(ends_with_its_parent, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(what_does_not_fit_is_refused, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(a_dry_run_leaves_nothing, open_folder, close_folder),

@@ -48,6 +48,59 @@ static inline program spawn_program(const char *const *words, const char *const 
   return p;
 }
 
+/* ---- processes of another user, which only root can be ---- */
+
+enum { STRANGER = 65534 };
+
+/* A process of another user that listens on the path, and answers nothing. 0: this one cannot make any. */
+static inline pid_t listen_as_stranger(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  int ready[2];
+  char byte = 0;
+  if (geteuid() != 0) return 0;
+  memcpy(address.sun_path, path, strlen(path));
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    bool good = setresuid(STRANGER, STRANGER, STRANGER) == 0 &&
+                bind(fd, (const struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 4) == 0;
+    byte = good ? 'y' : 'n';
+    (void)!write(ready[1], &byte, 1);
+    for (;;) (void)pause();
+  }
+  assert_int_equal(read(ready[0], &byte, 1), 1);
+  assert_int_equal(byte, 'y');
+  (void)close(ready[0]);
+  (void)close(ready[1]);
+  return pid;
+}
+
+static inline void end_stranger(pid_t pid) {
+  int how;
+  if (pid == 0) return;
+  assert_int_equal(kill(pid, SIGKILL), 0);
+  assert_int_equal(waitpid(pid, &how, 0), pid);
+}
+
+/* Whether a process of another user that connects there is hung up on before it has said a word. */
+static inline bool stranger_is_hung_up_on(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  int how;
+  if (geteuid() != 0) return true;
+  memcpy(address.sun_path, path, strlen(path));
+  pid_t pid = fork();
+  if (pid == 0) {
+    char byte;
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    bool good = setresuid(STRANGER, STRANGER, STRANGER) == 0 &&
+                connect(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+    _exit(good && read(fd, &byte, 1) <= 0 ? 0 : 1);
+  }
+  assert_int_equal(waitpid(pid, &how, 0), pid);
+  return WIFEXITED(how) && WEXITSTATUS(how) == 0;
+}
+
 /* The object that it prints when it is ready; the caller decrefs. */
 static inline json_t *await_object(const program *p) {
   char line[512];

@@ -26,8 +26,8 @@
 /* ---- the manifest ---- */
 
 static const weft_shelf_weight two[] = {
-    {"blk.0.attn_q.weight", WEFT_USE_MATMUL, WEFT_TYPE_Q8_0, 1, 64, 32, 1, 0, 0, 4096},
-    {"token_embd.weight", WEFT_USE_MATMUL | WEFT_USE_EMBED, WEFT_TYPE_F32, 1, 64, 100, 1, 1, 256, 1024},
+    {"blk.0.attn_q.weight", WEFT_USE_MATMUL, 0, WEFT_TYPE_Q8_0, 1, 64, 32, 1, 0, 0, 4096},
+    {"token_embd.weight", WEFT_USE_MATMUL | WEFT_USE_EMBED, 0, WEFT_TYPE_F32, 1, 64, 100, 1, 1, 256, 1024},
 };
 
 static void add_model(weights_manifest *m, const char *file, uint64_t low, const weft_shelf_weight *list, uint32_t n) {
@@ -43,13 +43,16 @@ static weights_manifest honest_manifest(void) {
   weights_manifest m = {.pid = 7,
                         .version = "1",
                         .backend = "cpu",
-                        .card = "host",
+                        .card = {"host", "host"},
+                        .n_devices = 1,
+                        .n_shards = 1,
                         .transport = "memfd",
                         .scope = "both",
                         .products = 8,
                         .n_numerics = 1,
                         .numerics = {{WEFT_TYPE_Q8_0, "q8x32-i32"}},
-                        .n_pieces = 2};
+                        .n_pieces = 2,
+                        .first_piece = {0, 2}};
   m.socket = weft_strdup("/run/\"w\"");
   m.piece = weft_alloc(2, sizeof *m.piece);
   assert_true(m.socket != NULL && m.piece != NULL);
@@ -78,11 +81,12 @@ static void comes_back_as_it_was_written(void **state) {
   const weights_model *model = weights_manifest_find(&back, 5, ~5ull);
   assert_ptr_equal(model, &back.model[0]);
   assert_null(weights_manifest_find(&back, 5, 5));
-  const weft_shelf_weight *w = weights_model_find(model, "token_embd.weight", WEFT_USE_MATMUL | WEFT_USE_EMBED);
+  const weft_shelf_weight *w = weights_model_find(model, "token_embd.weight", WEFT_USE_MATMUL | WEFT_USE_EMBED, 0);
   assert_non_null(w);
   assert_memory_equal(w, &two[1], sizeof *w);
-  assert_null(weights_model_find(model, "token_embd.weight", WEFT_USE_MATMUL));
-  assert_null(weights_model_find(model, "output.weight", WEFT_USE_MATMUL));
+  assert_null(weights_model_find(model, "token_embd.weight", WEFT_USE_MATMUL, 0));
+  assert_null(weights_model_find(model, "token_embd.weight", WEFT_USE_MATMUL | WEFT_USE_EMBED, 1));
+  assert_null(weights_model_find(model, "output.weight", WEFT_USE_MATMUL, 0));
   assert_int_equal(weights_model_bytes(model), 5120);
   weft_text_free(&text);
   weft_text_free(&again);
@@ -96,16 +100,22 @@ typedef struct lie {
 } lie;
 
 static const lie lies[] = {
-    {"{\"weft_weights\":1", "{\"weft_weights\":2", "its form is number 2, and this version of weft reads number 1"},
-    {"{\"weft_weights\":1,", "{", "weft_weights"},
+    {"{\"weft_weights\":2", "{\"weft_weights\":1", "its form is number 1, and this version of weft reads number 2"},
+    {"{\"weft_weights\":2,", "{", "weft_weights"},
     {"\"pid\":7", "\"pid\":0", "pid"},
     {"\"pid\":7", "\"pid\":-7", "pid"},
     {"\"pid\":7", "\"pid\":7,\"more\":1", "members beside those of its form"},
     {"\"backend\":\"cpu\"", "\"backend\":8", "backend"},
-    {"\"card\":\"host\"", "\"card\":\"a card whose name is longer than any card's name\"", "card"},
+    {"[\"host\"]", "[\"a card whose name is longer than any card's name\"]", "cards"},
+    {"[\"host\"]", "[]", "cards"},
+    {"[\"host\"]", "[\"host\",\"host\"]", "pieces"},
+    {"\"shards\":1", "\"shards\":0", "shards"},
+    {"\"shards\":1", "\"shards\":2", "shards"},
+    {"\"first_layers\":[0]", "\"first_layers\":[0,1]", "models"},
+    {"\"first_layers\":[0]", "\"first_layers\":[1]", "the parts of a model are in no order"},
     {"\"integers\":false", "\"integers\":0", "integers"},
     {"\"products\":8", "\"products\":\"8\"", "products"},
-    {"[4096,4096]", "[]", "pieces"},
+    {"[[4096,4096]]", "[]", "pieces"},
     {"[4096,4096]", "[4096,0]", "pieces"},
     {"[4096,4096]", "[4096]", "does not lie inside its piece of memory: token_embd.weight"},
     {"[4096,4096]", "[4095,4096]", "does not lie inside its piece of memory: blk.0.attn_q.weight"},
@@ -115,9 +125,10 @@ static const lie lies[] = {
     {"\"models\":[{", "\"models\":[],\"x\":[{", "members beside"},
     {"\"blk.0.attn_q.weight\",1,", "\"\",1,", "a type, a shape or uses"},
     {"\"blk.0.attn_q.weight\",1,", "\"blk.0.attn_q.weight\",8,", "a type, a shape or uses"},
-    {"\"blk.0.attn_q.weight\",1,8,", "\"blk.0.attn_q.weight\",1,4444,", "a type, a shape or uses"},
-    {"\"blk.0.attn_q.weight\",1,8,1,64,32", "\"blk.0.attn_q.weight\",1,8,1,64,0", "blk.0.attn_q.weight"},
+    {"\"blk.0.attn_q.weight\",1,0,8,", "\"blk.0.attn_q.weight\",1,0,4444,", "a type, a shape or uses"},
+    {"\"blk.0.attn_q.weight\",1,0,8,1,64,32", "\"blk.0.attn_q.weight\",1,0,8,1,64,0", "blk.0.attn_q.weight"},
     {"1,0,0,4096]", "1,2,0,4096]", "does not lie inside"},
+    {"\"blk.0.attn_q.weight\",1,0,8,", "\"blk.0.attn_q.weight\",1,1,8,", "does not lie inside"}, /* on another device */
     {"1,0,0,4096]", "1,0,0,4096,1]", "weights"},
     {"1,0,0,4096]", "1,1,0,4096]", "two matrices share memory: token_embd.weight"},
     {"1,0,0,4096]", "1,0,1,4000]", "does not lie inside"},
@@ -152,7 +163,7 @@ static void lies_are_refused_by_name(void **state) {
 
 static void no_file_comes_twice(void **state) {
   (void)state;
-  static const weft_shelf_weight other = {"a", WEFT_USE_MATMUL, WEFT_TYPE_F32, 1, 4, 4, 1, 1, 2048, 64};
+  static const weft_shelf_weight other = {"a", WEFT_USE_MATMUL, 0, WEFT_TYPE_F32, 1, 4, 4, 1, 1, 2048, 64};
   weights_manifest m = honest_manifest();
   weft_error error = {{0}};
   add_model(&m, "/b.gguf", 5, &other, 1);
@@ -229,7 +240,7 @@ static void words_are_judged(void **state) {
   assert_int_equal(read.piece, 3);
   ask.question = 9;
   assert_int_equal(weights_ask_read(&ask, &read), WEFT_E_INVALID);
-  ask.form = 2;
+  ask.form = WEIGHTS_TALK_FORM + 1;
   assert_int_equal(weights_ask_read(&ask, &read), WEFT_E_UNSUPPORTED);
   ask.word = 0;
   assert_int_equal(weights_ask_read(&ask, &read), WEFT_E_FORMAT);
@@ -276,6 +287,15 @@ static void descriptors_come_where_they_are_asked_for(void **state) {
   (void)close(fd);
   fd = -1; /* none came */
   assert_int_equal(hear(WEIGHTS_ASK_PIECE, &answer, sizeof answer, &fd, NULL, &error), WEFT_E_FORMAT);
+  struct {
+    weights_answer answer;
+    char text[4];
+  } named = {.answer = answer, .text = "2f70"};
+  named.answer.n_text = sizeof named.text; /* a name came in its place */
+  assert_int_equal(hear(WEIGHTS_ASK_PIECE, &named, sizeof named, &fd, NULL, &error), WEFT_OK);
+  fd = open_before; /* one of both, and not both */
+  assert_int_equal(hear(WEIGHTS_ASK_PIECE, &named, sizeof named, &fd, NULL, &error), WEFT_E_FORMAT);
+  assert_int_equal(fd, -1);
   answer.question = WEIGHTS_ASK_DIGEST;
   fd = open_before; /* one came that nobody asked for, and is closed */
   int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -382,6 +402,24 @@ static void sealed_memory_stays_as_it_is(void **state) {
   (void)close(plain);
 }
 
+/* A name is a path in /proc of memory that is sealed and has the owner's bytes. */
+static void names_are_judged(weft_device *worker, const weft_share_handle *good, uint64_t n_bytes) {
+  weft_share_handle bad = *good;
+  weft_error error = {{0}};
+  const void *mapped = NULL;
+  assert_int_equal(weft_share_map(worker, good, n_bytes + 1, &mapped, &error), WEFT_E_FORMAT);
+  bad.n_bytes = WEFT_SHARE_NAME_BYTES + 1;
+  assert_int_equal(weft_share_map(worker, &bad, n_bytes, &mapped, &error), WEFT_E_FORMAT);
+  assert_non_null(strstr(error.text, "no name of memory"));
+  bad = (weft_share_handle){.fd = -1, .n_bytes = 9, .bytes = "/dev/zero"};
+  assert_int_equal(weft_share_map(worker, &bad, n_bytes, &mapped, &error), WEFT_E_FORMAT);
+  bad = (weft_share_handle){.fd = -1, .n_bytes = 12, .bytes = "/proc/self/x"};
+  assert_int_equal(weft_share_map(worker, &bad, n_bytes, &mapped, &error), WEFT_E_FORMAT);
+  bad = (weft_share_handle){.fd = -1, .n_bytes = 14, .bytes = "/proc/self/exe"}; /* a file that could be cut */
+  assert_int_equal(weft_share_map(worker, &bad, n_bytes, &mapped, &error), WEFT_E_FORMAT);
+  assert_null(mapped);
+}
+
 /* A device that owns weights hands over what a device of its own would have made. */
 static void owners_place_what_workers_expect(void **state) {
   (void)state;
@@ -389,17 +427,19 @@ static void owners_place_what_workers_expect(void **state) {
   enum { N_IN = 64, N_OUT = 33, N_BYTES = 4 * N_IN * N_OUT };
   static float values[N_IN * N_OUT], back[N_IN * N_OUT];
   for (int i = 0; i < N_IN * N_OUT; i++) values[i] = (float)i;
-  for (int b = 0; b < 2; b++) {
-    weft_device_config config = {.backend = backends[b], .n_threads = 1, .shares = true};
+  for (int b = 0; b < 4; b++) {
+    bool by_names = b % 2 == 1;
+    weft_device_config config = {
+        .backend = backends[b / 2], .n_threads = 1, .shares = by_names ? WEFT_SHARE_NAMES : WEFT_SHARE_AUTO};
     weft_device *owner = NULL, *worker = NULL;
     weft_error error = {{0}};
     weft_weight placed = {.type = WEFT_TYPE_F32, .n_in = N_IN, .n_out = N_OUT, .n_mats = 1}, expected = placed, own;
     uint32_t piece = 9;
     uint64_t at = 9;
-    int fd = -1;
+    weft_share_handle handle;
     const void *mapped = NULL;
     assert_int_equal(weft_device_open(&config, &owner, &error), WEFT_OK);
-    config.shares = false;
+    config.shares = WEFT_SHARE_NOT;
     assert_int_equal(weft_device_open(&config, &worker, &error), WEFT_OK);
     own = placed;
     assert_int_equal(weft_device_weight(owner, &placed, values, WEFT_USE_MATMUL, &error), WEFT_OK);
@@ -410,14 +450,21 @@ static void owners_place_what_workers_expect(void **state) {
     assert_true(weft_share_find(owner, placed.data, &piece, &at));
     assert_false(weft_share_find(owner, values, &piece, &at));
     assert_false(weft_share_find(worker, own.data, &piece, &at));
-    assert_int_equal(weft_share_export(owner, piece, &fd, &error), WEFT_E_INVALID); /* not before all are placed */
+    assert_int_equal(weft_share_export(owner, piece, &handle, &error), WEFT_E_INVALID); /* not before all are placed */
     assert_int_equal(weft_share_seal(owner, &error), WEFT_OK);
     assert_int_equal(weft_share_seal(worker, &error), WEFT_E_INVALID);
-    assert_int_equal(weft_share_export(owner, 1, &fd, &error), WEFT_E_NOT_FOUND);
-    assert_int_equal(weft_share_export(owner, piece, &fd, &error), WEFT_OK);
+    assert_int_equal(weft_share_export(owner, 1, &handle, &error), WEFT_E_NOT_FOUND);
+    assert_int_equal(weft_share_export(owner, piece, &handle, &error), WEFT_OK);
     uint64_t n_bytes = weft_share_piece_bytes(owner, piece);
-    assert_int_equal(weft_share_map(worker, fd, n_bytes, &mapped, &error), WEFT_OK);
-    (void)close(fd);
+    assert_int_equal(weft_share_map(worker, &handle, n_bytes, &mapped, &error), WEFT_OK);
+    assert_string_equal(weft_share_transport(owner), by_names ? "ipc" : "memfd");
+    assert_null(weft_share_transport(worker));
+    assert_int_equal(weft_share_outlives(weft_share_transport(owner)), !by_names);
+    assert_true(weft_share_takes(worker, "memfd") && weft_share_takes(worker, "ipc"));
+    assert_false(weft_share_takes(worker, "vmm"));
+    assert_true(by_names ? handle.fd < 0 && handle.n_bytes > 0 : handle.fd >= 0 && handle.n_bytes == 0);
+    if (by_names) names_are_judged(worker, &handle, n_bytes);
+    if (!by_names) (void)close(handle.fd);
     weft_device_weight_free(owner, &placed);
     weft_device_close(owner);
     expected.data = (const uint8_t *)mapped + at;

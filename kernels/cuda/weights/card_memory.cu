@@ -2,7 +2,9 @@
 /* Memory of the card for weights: the arena's calls, and pieces that other processes map (kernels/share.h).
  *
  * Law: an owner's pieces are mapped memory of the card (VMM) whose handles the driver exports as file descriptors. A
- * process that maps one keeps it, whatever becomes of the owner. */
+ * process that maps one keeps it, whatever becomes of the owner. Where the card exports none, or the owner is told so,
+ * they are plain allocations, each from its beginning on, which other processes open by name (cudaIpc) while the owner
+ * lives; the arena maps nothing then. */
 #include <string.h>
 
 #include "base/log.h"
@@ -111,12 +113,26 @@ static void arena_unmap(void *self, void *address, uint64_t n_bytes) {
   (void)driver.unmap((CUdeviceptr)(uintptr_t)address, n_bytes);
 }
 
+/* A name is that of a whole allocation of the driver's, of which smaller ones would share one. */
 static weft_status arena_alloc(void *self, uint64_t n_bytes, void **out) {
-  return cuda_alloc((cuda_device *)self, n_bytes, out, "memory for weights");
+  cuda_device *d = (cuda_device *)self;
+  const uint64_t whole = 2 << 20;
+  if (d->base.shares == WEFT_SHARE_NAMES) n_bytes = (n_bytes + whole - 1) / whole * whole;
+  return cuda_alloc(d, n_bytes, out, "memory for weights");
 }
 
 static void arena_free(void *self, void *memory) {
   (void)cuda_judge((cuda_device *)self, cudaFree(memory), "freeing weights");
+}
+
+/* The card maps memory and exports what it mapped. */
+static bool can_export(cuda_device *d) {
+  int can = 0;
+  CUdevice card = 0;
+  return driver.shares && d->grain != 0 && driver.device(&card, d->card) == CUDA_SUCCESS &&
+         driver.attribute(&can, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, card) ==
+             CUDA_SUCCESS &&
+         can != 0;
 }
 
 /* Without a limit, weights leave an eighth of the free memory to everything else. */
@@ -126,29 +142,35 @@ void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
   uint64_t free_bytes = d->base.info.memory_free_bytes;
   if (n_bytes_max == 0) n_bytes_max = free_bytes - free_bytes / 8;
   d->grain = find_grain(d); /* a worker's own arena is plain, and it maps all the same */
-  weight_arena_open(&d->arena, &calls, d, plain ? 0 : d->grain, n_bytes_max);
+  if (d->base.shares == WEFT_SHARE_AUTO) d->base.shares = can_export(d) ? WEFT_SHARE_DESCRIPTORS : WEFT_SHARE_NAMES;
+  weight_arena_open(&d->arena, &calls, d, plain || d->base.shares == WEFT_SHARE_NAMES ? 0 : d->grain, n_bytes_max);
 }
 
 /* ---- pieces that other processes map --------------------------------------------------------------------- */
 
-/* The card maps memory and exports what it mapped. */
-static bool can_share(cuda_device *d) {
+/* The card's plain allocations have names that other processes open. */
+static bool can_name(const cuda_device *d) {
   int can = 0;
-  CUdevice card = 0;
-  return driver.shares && d->grain != 0 && driver.device(&card, d->card) == CUDA_SUCCESS &&
-         driver.attribute(&can, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, card) ==
-             CUDA_SUCCESS &&
-         can != 0;
+  cudaError_t error = cudaDeviceGetAttribute(&can, cudaDevAttrIpcEventSupport, d->card);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error == cudaSuccess && can != 0;
+}
+
+static bool share_takes(weft_device *device, const char *transport) {
+  cuda_device *d = cuda_of(device);
+  return (strcmp(transport, "vmm") == 0 && can_export(d)) || (strcmp(transport, "ipc") == 0 && can_name(d));
 }
 
 static const char *share_transport(weft_device *device) {
-  return can_share(cuda_of(device)) ? "vmm" : NULL;
+  const char *transport = device->shares == WEFT_SHARE_NAMES ? "ipc" : "vmm";
+  return share_takes(device, transport) ? transport : NULL;
 }
 
 static weft_status share_seal(weft_device *device, weft_error *error) {
   cuda_device *d = cuda_of(device);
-  if (d->arena.plain)
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "the card mapped no memory, so none can be handed over");
+  if (d->arena.plain && device->shares != WEFT_SHARE_NAMES)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "the card mapped no memory, so none can be handed over by descriptors: give --transport ipc");
   weft_status status = cuda_judge(d, cudaStreamSynchronize(d->stream), "placing weights");
   return status == WEFT_OK ? status : weft_fail(error, status, "the card did not place the weights");
 }
@@ -166,7 +188,8 @@ static bool share_find(weft_device *device, const void *data, uint32_t *piece, u
   const uint8_t *byte = (const uint8_t *)data;
   for (uint32_t i = 0; i < arena->n_pieces; i++) {
     const weight_arena_piece *p = &arena->piece[i];
-    if (!p->mapped || byte < p->address || byte >= p->address + p->n_bytes) continue;
+    if (p->mapped == (device->shares == WEFT_SHARE_NAMES) || byte < p->address || byte >= p->address + p->n_bytes)
+      continue;
     *piece = i;
     *at = (uint64_t)(byte - p->address);
     return true;
@@ -174,12 +197,26 @@ static bool share_find(weft_device *device, const void *data, uint32_t *piece, u
   return false;
 }
 
-static weft_status share_export(weft_device *device, uint32_t piece, int *fd, weft_error *error) {
+static weft_status name_piece(cuda_device *d, uint32_t piece, weft_share_handle *out, weft_error *error) {
+  cudaIpcMemHandle_t name;
+  static_assert(sizeof name <= WEFT_SHARE_NAME_BYTES, "a name has room");
+  cudaError_t result = cudaIpcGetMemHandle(&name, d->arena.piece[piece].address);
+  if (result != cudaSuccess) {
+    (void)cudaGetLastError();
+    return weft_fail(error, WEFT_E_DEVICE, "the driver names no piece of weights: %s", cudaGetErrorString(result));
+  }
+  out->n_bytes = sizeof name;
+  memcpy(out->bytes, &name, sizeof name);
+  return WEFT_OK;
+}
+
+static weft_status share_export(weft_device *device, uint32_t piece, weft_share_handle *out, weft_error *error) {
   cuda_device *d = cuda_of(device);
+  if (device->shares == WEFT_SHARE_NAMES) return name_piece(d, piece, out, error);
   CUmemGenericAllocationHandle handle = 0;
   CUresult result = driver.retain(&handle, d->arena.piece[piece].address);
   if (result == CUDA_SUCCESS) {
-    result = driver.export_handle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    result = driver.export_handle(&out->fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     (void)driver.free_handle(handle); /* the mapping keeps it */
   }
   if (result == CUDA_SUCCESS) return WEFT_OK;
@@ -199,14 +236,35 @@ static CUresult allow_reading(cuda_device *d, CUdeviceptr at, uint64_t n_bytes) 
   return driver.set_access(at, n_bytes, &access, 1);
 }
 
-static weft_status share_map(weft_device *device, int fd, uint64_t n_bytes, const void **out, weft_error *error) {
+/* The driver keeps no bounds of what it opens, so the owner's word for the length is trusted, as for all else. */
+static weft_status open_name(cuda_device *d, const weft_share_handle *named, const void **out, weft_error *error) {
+  cudaIpcMemHandle_t name;
+  void *memory = NULL;
+  if (named->n_bytes != sizeof name)
+    return weft_fail(error, WEFT_E_FORMAT, "what was handed over is no name of memory of a card");
+  memcpy(&name, named->bytes, sizeof name);
+  cudaError_t result = cudaIpcOpenMemHandle(&memory, name, cudaIpcMemLazyEnablePeerAccess);
+  if (result != cudaSuccess) {
+    (void)cudaGetLastError();
+    return weft_fail(error, result == cudaErrorMemoryAllocation ? WEFT_E_NO_MEMORY : WEFT_E_FORMAT,
+                     "card %d does not open a piece of weights: %s", d->card, cudaGetErrorString(result));
+  }
+  d->mapped_by_name = d->shared_writable = true;
+  *out = memory;
+  return WEFT_OK;
+}
+
+static weft_status share_map(weft_device *device, const weft_share_handle *named, uint64_t n_bytes, const void **out,
+                             weft_error *error) {
   cuda_device *d = cuda_of(device);
   CUmemGenericAllocationHandle handle = 0;
+  if (named->n_bytes > 0) return open_name(d, named, out, error);
   CUdeviceptr at = 0;
-  if (!can_share(d) || n_bytes == 0 || n_bytes % d->grain != 0)
+  if (!can_export(d) || n_bytes == 0 || n_bytes % d->grain != 0)
     return weft_fail(error, WEFT_E_UNSUPPORTED, "card %d maps no %llu bytes of weights of others", d->card,
                      (unsigned long long)n_bytes);
-  CUresult result = driver.import_handle(&handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CUresult result =
+      driver.import_handle(&handle, (void *)(uintptr_t)named->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS)
     return weft_fail(error, WEFT_E_FORMAT, "what was handed over is no memory of a card (error %d)", (int)result);
   result = driver.reserve(&at, n_bytes, d->grain, 0, 0);
@@ -228,6 +286,11 @@ static void share_unmap(weft_device *device, const void *memory, uint64_t n_byte
   cuda_device *d = cuda_of(device);
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)memory;
   if (!d->lost) (void)cudaStreamSynchronize(d->stream);
+  if (d->mapped_by_name) {
+    (void)cudaIpcCloseMemHandle((void *)(uintptr_t)memory); /* after the owner's end there is nothing to close */
+    (void)cudaGetLastError();
+    return;
+  }
   (void)driver.unmap(at, n_bytes);
   (void)driver.release(at, n_bytes);
 }
@@ -236,9 +299,9 @@ static bool share_is_read_only(weft_device *device) {
   return !cuda_of(device)->shared_writable;
 }
 
-static const device_share_calls share_calls = {share_transport,    share_seal,        share_n_pieces, share_piece_bytes,
-                                               share_find,         share_export,      share_map,      share_unmap,
-                                               share_is_read_only, cuda_weight_expect};
+static const device_share_calls share_calls = {share_transport,   share_takes,        share_seal,        share_n_pieces,
+                                               share_piece_bytes, share_find,         share_export,      share_map,
+                                               share_unmap,       share_is_read_only, cuda_weight_expect};
 
 const device_share_calls *cuda_share_calls(void) {
   return &share_calls;
