@@ -79,8 +79,7 @@ static const weft_option product_rows[] = {
      "map the weights that a process `weft weights` owns, in place of loading them"},
     {"socket", 0, FIRST, WEIGHTS, TEXT(socket), "PATH",
      "unix socket where workers of this user find the weights; the manifest is PATH.json"},
-    {"scope", 0, FIRST, WEIGHTS, TEXT_OR(scope, "both"), "target|drafter|both",
-     "load the models that are served, those of --draft model:FILE, or both"},
+    {"scope", 0, FIRST, WEIGHTS, TEXT_OR(scope, "both"), "target|drafter|both", "models whose weights it loads"},
     {"reserve-mib", 0, FIRST, WEIGHTS, U32(reserve_mib, 0, 0, 1 << 24), "N", "keep N MiB free, or refuse to load"},
     {"transport", 0, FIRST, WEIGHTS, TEXT_OR(transport, "auto"), "auto|fd|ipc",
      "hand memory over as descriptors, which keep it, or as names, which end with this process (ipc)"},
@@ -96,6 +95,8 @@ static const weft_option product_rows[] = {
      "address to listen on, or unix:PATH for a unix socket"},
     {"take-over", 0, FIRST, SERVE, TEXT(take_over), "SOCKET",
      "take over from the server that listens on this unix socket, if one does, and let the next one take over there"},
+    {"take-over-after", 0, FIRST, SERVE, FLAG(take_over_after), NULL,
+     "with --take-over: begin when the server before has ended, for want of memory for two; clients wait meanwhile"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
     {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server"},
     {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS",
@@ -110,8 +111,7 @@ static const weft_option product_rows[] = {
     {"key-file", 0, FIRST, CHAT, TEXT(key_file), "FILE", "file with the API key, where the server of --url wants one"},
     {"api-keys", 0, FIRST, SERVE, TEXT(api_keys), "FILE", "lines `KEY TENANT [LIMITS]`: only these keys may ask"},
     {"spare-tenants", 0, FIRST, SERVE, U32(spare_tenants, 0, 0, 254), "N",
-     "places for tenants that the file of --api-keys names later, when SIGHUP reads it again [0: 16 where it names "
-     "several, else none]"},
+     "places for tenants that the file of --api-keys names later (SIGHUP) [0: 16 where it names several, else none]"},
     {"api-key", 0, FIRST, SERVE, LIST(api_key), "KEY",
      "who sends this key may ask, as the tenant `default`; may be repeated; WEFT_API_KEY keeps it off the command "
      "line"},

@@ -161,6 +161,12 @@ bool hand_over_hear_more(int link, weft_text *out) {
   return good && answer.status == WEFT_OK;
 }
 
+bool hand_over_has_ended(int link) {
+  char byte;
+  ssize_t n = recv(link, &byte, 1, MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
 weft_status hand_over_ask_socket(int link, int *listener, weft_error *error) {
   weft_status status = ask_server(link, ASK_SOCKET, NULL, listener, error);
   if (status == WEFT_OK && *listener < 0)
@@ -207,6 +213,7 @@ static void drop_peer(hand_over *h) {
 
 void hand_over_close(hand_over *h) {
   if (h == NULL) return;
+  if (h->taken) h->peer = -1; /* stays open: its end tells the new server that this process has given all back */
   drop_peer(h);
   weft_local_socket_close(&h->socket);
   weft_free(h);

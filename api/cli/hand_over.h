@@ -35,6 +35,9 @@ weft_status hand_over_tell_ready(int link, weft_error *error);
 bool hand_over_want_more(int link);
 /* The link can be read: appends the answer. False: there is none, or it was the last. */
 bool hand_over_hear_more(int link, weft_text *out);
+/* The link can be read, and nothing was asked: true once the old server's process has ended, and all its memory is free.
+ */
+bool hand_over_has_ended(int link);
 
 /* ---- the old server ---- */
 

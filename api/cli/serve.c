@@ -61,13 +61,14 @@ static int wait_signal(int ms) {
 
 /* A server that may be taken over. */
 typedef struct line_of_servers {
-  int link;        /* to the one before, until that has ended; -1: there is none */
-  bool joined;     /* this one has told the one before that it is ready */
-  hand_over *next; /* where the next one asks; NULL: nowhere */
-  successor *self; /* how to start it; NULL: --take-over was not given */
-  char *path;      /* of --take-over, from the root */
-  char where[320]; /* what both must be given */
-  int taken_by;    /* its process, once it has taken over; 0: none has */
+  int link;         /* to the one before, until that has ended; -1: there is none */
+  bool joined;      /* this one has told the one before that it is ready */
+  weft_text estate; /* what the one before left, parts one a line, until the server has it */
+  hand_over *next;  /* where the next one asks; NULL: nowhere */
+  successor *self;  /* how to start it; NULL: --take-over was not given */
+  char *path;       /* of --take-over, from the root */
+  char where[320];  /* what both must be given */
+  int taken_by;     /* its process, once it has taken over; 0: none has */
   weft_server *server;
   bool weights_gone; /* with their owner, and nothing may compute with them */
 } line_of_servers;
@@ -346,8 +347,47 @@ static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft
 
 /* ---- the line of servers ---- */
 
-static weft_status begin_line(const weft_config *config, line_of_servers *line, weft_error *error) {
+/* What the server before leaves so far, and then what it listens on. */
+static weft_status ask_before(line_of_servers *line, weft_server_options *where, weft_error *error) {
+  if (line->link < 0 || where->has_listener) return WEFT_OK;
+  weft_status status = hand_over_ask_estate(line->link, &line->estate, error);
+  if (status == WEFT_OK) status = hand_over_ask_socket(line->link, &where->listener, error);
+  where->has_listener = status == WEFT_OK;
+  return status;
+}
+
+/* The one before ends first, so that its memory is free; clients wait in the socket meanwhile. A signal to end ends the
+ * wait, too, and with it the line. */
+static weft_status wait_for_before(const weft_config *config, line_of_servers *line, weft_server_options *where,
+                                   weft_error *error) {
+  weft_status status = ask_before(line, where, error);
+  if (status == WEFT_OK) status = hand_over_tell_ready(line->link, error);
+  line->joined = status == WEFT_OK;
+  if (status == WEFT_OK && !config->quiet)
+    weft_cli_say(STDERR_FILENO, "waiting for the server before to end: its memory is needed; clients wait meanwhile");
+  bool more = status == WEFT_OK && hand_over_want_more(line->link), ended = status != WEFT_OK;
+  while (!ended) {
+    struct pollfd look[2] = {{.fd = line->link, .events = POLLIN}, {.fd = signal_pipe[0], .events = POLLIN}};
+    if (poll(look, 2, -1) > 0 && look[1].revents != 0 && ends_server(wait_signal(0)))
+      return weft_fail(error, WEFT_E_IO, "--take-over-after: ended by a signal before it served anybody");
+    if (look[0].revents == 0) continue;
+    if (!more) {
+      ended = hand_over_has_ended(line->link);
+      continue;
+    }
+    weft_text_puts(&line->estate, "\n");
+    more = hand_over_hear_more(line->link, &line->estate) && hand_over_want_more(line->link);
+  }
+  if (line->link >= 0) (void)close(line->link); /* it has ended */
+  line->link = -1;
+  return status;
+}
+
+static weft_status begin_line(const weft_config *config, line_of_servers *line, weft_server_options *where,
+                              weft_error *error) {
   *line = (line_of_servers){.link = -1};
+  if (config->take_over_after && config->take_over == NULL)
+    return weft_fail(error, WEFT_E_INVALID, "--take-over-after: --take-over SOCKET says from whom");
   if (config->take_over == NULL) return WEFT_OK;
   if (config->kv_events != NULL)
     return weft_fail(error, WEFT_E_INVALID,
@@ -361,6 +401,8 @@ static weft_status begin_line(const weft_config *config, line_of_servers *line, 
   weft_status status = successor_open(&line->self, error);
   if (status == WEFT_OK) status = hand_over_greet(line->path, line->where, &line->link, error);
   if (status == WEFT_OK && line->link >= 0 && config->keep.n > 0) status = hand_over_ask_prefixes(line->link, error);
+  if (status == WEFT_OK && line->link >= 0 && config->take_over_after)
+    status = wait_for_before(config, line, where, error);
   return status;
 }
 
@@ -372,6 +414,7 @@ static int join_line(line_of_servers *line, weft_server *server, uint32_t first_
   line->server = server;
   line->joined = true;
   if (line->path == NULL) return 0;
+  weft_text_free(&line->estate);
   if (took && hand_over_tell_ready(line->link, &error) != WEFT_OK) weft_log(WEFT_LOG_WARN, "%s", error.text);
   if (took && !hand_over_want_more(line->link)) {
     (void)close(line->link); /* the one before has ended */
@@ -389,18 +432,8 @@ static void close_line(line_of_servers *line) {
   if (line->link >= 0) (void)close(line->link);
   hand_over_close(line->next);
   successor_close(line->self);
+  weft_text_free(&line->estate);
   weft_free(line->path);
-}
-
-/* What the server before leaves so far, and then what it listens on. */
-static weft_status ask_before(const line_of_servers *line, weft_server_options *where, weft_text *estate,
-                              weft_error *error) {
-  weft_status status = hand_over_ask_estate(line->link, estate, error);
-  if (status == WEFT_OK) status = hand_over_ask_socket(line->link, &where->listener, error);
-  where->has_listener = status == WEFT_OK;
-  where->estate = estate->bytes;
-  where->n_estate = estate->n;
-  return status;
 }
 
 static const weft_tenant_options everybody = {.name = WEFT_EVERYBODY};
@@ -482,8 +515,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   weft_error error = {{0}};
   char text[512];
   line_of_servers line;
-  weft_text estate = {0};
-  if (begin_line(config, &line, &error) != WEFT_OK) {
+  if (begin_line(config, &line, &where, &error) != WEFT_OK) {
     close_line(&line);
     return weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
   }
@@ -504,8 +536,10 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   if (code == 0) code = open_events(config, rt, &events);
   where.events = events;
   if (code == 0 && (where.connections = fit_connections(where.connections)) == 0) code = WEFT_EXIT_LOAD;
-  if (code == 0 && line.link >= 0 && ask_before(&line, &where, &estate, &error) != WEFT_OK)
+  if (code == 0 && ask_before(&line, &where, &error) != WEFT_OK)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+  where.estate = line.estate.bytes;
+  where.n_estate = line.estate.n;
   if (code == 0 && (status = weft_server_open(&where, rt, &server, &error)) != WEFT_OK)
     code = weft_cli_fail(status == WEFT_E_NO_MEMORY ? WEFT_EXIT_LOAD : WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0) say_plan(rt, server);
@@ -517,7 +551,6 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
       say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);
   }
-  weft_text_free(&estate);
   if (code == 0) code = join_line(&line, server, first_pin);
   if (code == 0) serve_until_signal(config, rt, server, files, place, &line);
   if (line.weights_gone) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_unwell(rt));

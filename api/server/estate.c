@@ -293,7 +293,7 @@ static void take_all(weft_server *s, const json_t *root, const char *name, const
              what);
 }
 
-weft_status weft_estate_take(weft_server *s, const char *bytes, size_t n, weft_error *error) {
+static weft_status take_part(weft_server *s, const char *bytes, size_t n, weft_error *error) {
   json_error_t why;
   json_t *root = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &why);
   bool good = is_number(root, "weft_estate", FORM, FORM) && json_object_size(root) == 4 &&
@@ -306,4 +306,15 @@ weft_status weft_estate_take(weft_server *s, const char *bytes, size_t n, weft_e
   }
   json_decref(root);
   return good ? WEFT_OK : weft_fail(error, WEFT_E_FORMAT, "what the server before leaves has another form");
+}
+
+weft_status weft_estate_take(weft_server *s, const char *bytes, size_t n, weft_error *error) {
+  weft_status status = WEFT_OK;
+  for (size_t at = 0; status == WEFT_OK && (at < n || at == 0);) {
+    const char *end = n > at ? memchr(bytes + at, '\n', n - at) : NULL;
+    size_t length = end == NULL ? n - at : (size_t)(end - bytes) - at;
+    if (length > 0 || n == 0) status = take_part(s, bytes + at, length, error);
+    at += length + 1;
+  }
+  return status;
 }

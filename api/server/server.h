@@ -16,13 +16,13 @@ typedef struct weft_server weft_server;
 
 /* Zero-initialise; every zero means the default in brackets: [serve] is that of the option of the same name. */
 typedef struct weft_server_options {
-  const char *host;     /* [serve] unix:PATH is a unix socket */
-  uint32_t port;        /* 0: a free one */
-  uint32_t socket_mode; /* [serve] file mode of the unix socket */
-  bool has_listener;    /* host and port are listened on already, by a socket that another process handed over: */
-  int listener;         /* this one; the server's from weft_server_open on, also where that fails */
-  const char *estate; /* [none] a part of what the server before leaves (estate.h), taken before a client is answered */
-  size_t n_estate;    /* bytes */
+  const char *host;      /* [serve] unix:PATH is a unix socket */
+  uint32_t port;         /* 0: a free one */
+  uint32_t socket_mode;  /* [serve] file mode of the unix socket */
+  bool has_listener;     /* host and port are listened on already, by a socket that another process handed over: */
+  int listener;          /* this one; the server's from weft_server_open on, also where that fails */
+  const char *estate;    /* [none] what the server before leaves (estate.h), taken before a client is answered */
+  size_t n_estate;       /* bytes */
   const char *tls_cert;  /* [none] a certificate with its chain, in PEM; then only TLS is spoken */
   const char *tls_key;   /* [none] its key, in PEM */
   uint32_t body_mib;     /* [serve] largest body of a request */

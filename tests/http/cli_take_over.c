@@ -170,6 +170,88 @@ static void take_over_under_streams(bool over_unix) {
   end_program(&second, SIGTERM, rest, sizeof rest);
 }
 
+/* ---- what goes over besides ---------------------------------------------------------------------------------- */
+
+static const char ask_stored[] = "{\"input\":\"What is 2 + 3?\",\"max_output_tokens\":8,\"mode\":\"autoregressive\"}";
+
+static char *id_of_answer(talk_answer a) {
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  if (a.code != 200 || root == NULL) fail_msg("gave %d: %s", a.code, a.body.bytes);
+  char *id = strdup(text_at(root, "id"));
+  json_decref(root);
+  talk_answer_free(&a);
+  return id;
+}
+
+static int code_of(uint16_t port, const char *method, const char *id) {
+  char name[160];
+  (void)snprintf(name, sizeof name, "/v1/responses/%s", id);
+  talk_answer a = talk_ask(port, method, name, "");
+  int code = a.code;
+  talk_answer_free(&a);
+  return code;
+}
+
+/* A connection that this server has accepted. */
+static int dial_answered(uint16_t port) {
+  int fd = talk_dial(port);
+  talk_send(fd, "GET", "/health", "", "", 0);
+  talk_answer a = talk_receive(fd);
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+  return fd;
+}
+
+static json_int_t n_pins(uint16_t port) {
+  json_t *root = talk_json(port, "/admin/pins", NULL);
+  json_int_t n = (json_int_t)json_array_size(at(root, "pins"));
+  json_decref(root);
+  return n;
+}
+
+/* Pages of memory that a process has; 0: none any more. */
+static long pages_of(pid_t pid) {
+  char name[64];
+  long n = 0;
+  (void)snprintf(name, sizeof name, "/proc/%d/statm", (int)pid);
+  FILE *file = fopen(name, "re");
+  if (file == NULL || fscanf(file, "%ld", &n) != 1) n = 0;
+  if (file != NULL) (void)fclose(file);
+  return n;
+}
+
+/* The second one waits for the memory of the first: that has ended when it is ready, and nobody was turned away. What
+ * both would need together is never there. */
+static void the_second_one_may_wait(void **state) {
+  (void)state;
+  _Atomic uint32_t begun = 0;
+  program first = start_server(MORE("--port", "0"));
+  await_ready(&first);
+  one_round(first.port, right);
+  char *early = id_of_answer(talk_ask(first.port, "POST", "/v1/responses", ask_stored));
+  start_clients(during, first.port, &begun);
+  while (atomic_load(&begun) < N_STREAMS / 2) (void)usleep(1000);
+  program second = start_server(MORE("--port", "0", "--take-over-after"));
+  await_ready(&second);
+  int how;
+  assert_int_equal(pages_of(first.pid), 0); /* its memory was given back before the second one was ready */
+  assert_int_equal(waitpid(first.pid, &how, 0), first.pid);
+  assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+  (void)close(first.out);
+  (void)close(first.err);
+  end_clients(during);
+  check_clients(during, right);
+  one_round(second.port, after);
+  check_clients(after, right);
+  assert_int_equal(code_of(second.port, "GET", early), 200);
+  free(early);
+  end_program(&second, SIGTERM, rest, sizeof rest);
+  program p = spawn_program(MORE("serve", "-m", DEMO_AR_MODEL), MORE("--take-over-after"));
+  how = await_end(&p, 0, rest, sizeof rest);
+  assert_true(WIFEXITED(how) && WEXITSTATUS(how) != 0);
+  assert_non_null(strstr(rest, "--take-over SOCKET says from whom"));
+}
+
 static void streams_over_tcp_are_whole(void **state) {
   (void)state;
   take_over_under_streams(false);
@@ -223,45 +305,6 @@ static void a_signal_starts_the_next_one(void **state) {
   (void)unlink(manager);
 }
 
-/* ---- what goes over besides ---------------------------------------------------------------------------------- */
-
-static const char ask_stored[] = "{\"input\":\"What is 2 + 3?\",\"max_output_tokens\":8,\"mode\":\"autoregressive\"}";
-
-static char *id_of_answer(talk_answer a) {
-  json_t *root = json_loads(a.body.bytes, 0, NULL);
-  if (a.code != 200 || root == NULL) fail_msg("gave %d: %s", a.code, a.body.bytes);
-  char *id = strdup(text_at(root, "id"));
-  json_decref(root);
-  talk_answer_free(&a);
-  return id;
-}
-
-static int code_of(uint16_t port, const char *method, const char *id) {
-  char name[160];
-  (void)snprintf(name, sizeof name, "/v1/responses/%s", id);
-  talk_answer a = talk_ask(port, method, name, "");
-  int code = a.code;
-  talk_answer_free(&a);
-  return code;
-}
-
-/* A connection that this server has accepted. */
-static int dial_answered(uint16_t port) {
-  int fd = talk_dial(port);
-  talk_send(fd, "GET", "/health", "", "", 0);
-  talk_answer a = talk_receive(fd);
-  assert_int_equal(a.code, 200);
-  talk_answer_free(&a);
-  return fd;
-}
-
-static json_int_t n_pins(uint16_t port) {
-  json_t *root = talk_json(port, "/admin/pins", NULL);
-  json_int_t n = (json_int_t)json_array_size(at(root, "pins"));
-  json_decref(root);
-  return n;
-}
-
 static void refused(const char *const *more, const char *words) {
   program p = start_server(more);
   int how = await_end(&p, 0, rest, sizeof rest);
@@ -313,6 +356,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(streams_over_tcp_are_whole, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(streams_over_a_unix_socket_are_whole, open_folder, close_folder),
+      cmocka_unit_test_setup_teardown(the_second_one_may_wait, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(a_signal_starts_the_next_one, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(who_may_not_take_over_harms_nobody, open_folder, close_folder)};
   return cmocka_run_group_tests(tests, NULL, NULL);
