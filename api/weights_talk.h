@@ -6,8 +6,9 @@
  * changes: a first word that names the talk, the number of its form, then what is asked or answered. A message of
  * another form is answered by the number that is known here and nothing else. Behind an answer stand n_text bytes of
  * text; with the answer to a question for a piece comes one file descriptor (SCM_RIGHTS) or, as the text, a name in
- * hexadecimal digits, with others no descriptor. Both sides have asked the system who the other is (SO_PEERCRED): another user than their own is not answered and not believed. A
- * connection that stays open tells either side that the other one lives. */
+ * hexadecimal digits, with others no descriptor. Both sides have asked the system who the other is (SO_PEERCRED):
+ * another user than their own is not answered and not believed. A connection that stays open tells either side that
+ * the other one lives. */
 #ifndef WEFT_API_WEIGHTS_TALK_H
 #define WEFT_API_WEIGHTS_TALK_H
 

@@ -23,7 +23,8 @@ bool weft_estate_has_news(weft_estate *estate);
 /* The next part. NO_MEMORY: nothing of it counts as told. */
 weft_status weft_estate_write(weft_estate *estate, weft_text *out, weft_error *error);
 
-/* Takes a part of another server, or several, one a line. FORMAT, with a line, or NO_MEMORY. What finds no room is left out and logged. */
+/* Takes a part of another server, or several, one a line. FORMAT, with a line, or NO_MEMORY. What finds no room is
+ * left out and logged. */
 weft_status weft_estate_take(weft_server *server, const char *bytes, size_t n, weft_error *error);
 
 #endif
