@@ -82,6 +82,7 @@ static weft_status read_split(const weft_open_options *o, weft_devices *devices,
   bool product = read_product(split, &devices->n_shards, &n_parts);
   if (strcmp(split, "tensor") == 0) devices->n_shards = devices->n;
   devices->replicas = strcmp(split, "replicas") == 0;
+  devices->is_auto = strcmp(split, "auto") == 0;
   bool apart = strcmp(split, "tensor") == 0 || devices->replicas;
   if (product && devices->n_shards * n_parts != devices->n) {
     return weft_fail(error, WEFT_E_INVALID, "--split %.64s needs %u devices; --devices names %u", split,
@@ -482,9 +483,22 @@ static void print_shards(const weft_devices *devices, const weft_model_info *inf
       out, "  cut      within layers, because --split tensor was given: shares of heads and of experts or columns\n");
 }
 
+/* Why --split auto is by layer, counted: what a step crosses and meets, against steps at once. A layer with experts
+ * exchanges twice at least, another three times (docs/several-cards.md). */
+static void print_auto(const weft_devices *devices, const weft_model_info *info, weft_text *out) {
+  uint32_t n_exchanges = info->n_layers * (info->n_experts > 0 ? 2 : 3);
+  weft_text_printf(
+      out,
+      "  split    by layer, because --split auto: %u steps at once, and a row crosses %u time%s with %.1f KiB. "
+      "With --split tensor there would be one step at a time, for whose exchanges all devices wait %u times "
+      "or more; it is for few canvases or prompts at once\n",
+      devices->n, devices->n - 1, devices->n == 2 ? "" : "s", (double)info->n_hidden * 4 / 1024.0, n_exchanges);
+}
+
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
                          const weft_split_reason *reason, weft_text *out) {
   if (devices->n == 1) return;
+  if (devices->is_auto) print_auto(devices, info, out);
   if (devices->replicas) {
     weft_text_printf(out, "  replicas %u, because --split replicas was given: all of it on each device\n", devices->n);
     return;

@@ -23,6 +23,7 @@ typedef struct weft_devices {
   bool has_ratio;
   uint32_t n_shards;            /* devices of a part: each has a shard of its layers (model/shards.h); 0: 1 */
   bool replicas;                /* every device has all of each model */
+  bool is_auto;                 /* the split is --split auto's */
   bool no_peer;                 /* as given */
   uint32_t products;            /* bits, as given; 0: the backend's choice, or the files' */
   weft_error precision;         /* how the bits of products came about: a name of --precision, and why */

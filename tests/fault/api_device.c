@@ -486,6 +486,7 @@ static void test_public(void **state) {
   break_one(NULL, 1, NULL, 0, "device 0 (");
   break_one("0,1", 2, NULL, 1, "device 1 (");
   break_one("4,7", 2, NULL, 1, "device 7 (");
+  break_one("5,0,2", 3, NULL, 1, "device 0 (");
   break_one("0,1", 2, "tensor", 0, "device 0 (");
   break_one("4,7", 2, "tensor", 1, "device 7 (");
   break_one("3,1,0,2", 4, "tensor:2,layer:2", 2, "device 0 (");

@@ -154,6 +154,7 @@ int main(void) {
                  (unsigned long long)n_calls, (unsigned long long)n_reads);
     uint64_t n_first = refuse_allocations(gguf, 2, 0, 1), n_second = refuse_allocations(gguf, 2, 1, 1);
     need(n_first > 15 && n_second > 15, "too few on two cards", 0);
+    if (i == 0) need(refuse_allocations(gguf, 3, 1, 1) > 10, "too few on the second of three cards", 0);
     need(n_allocs > 20 && n_calls > 10 && n_reads > 5, "too few", 0);
     weft_gguf_close(gguf);
   }

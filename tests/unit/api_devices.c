@@ -118,6 +118,7 @@ static void say_parts_of_shards(void) {
   options.split = "tensor:2,layer:2";
   if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
   check_words(weft_plan(rt), planned, sizeof planned / sizeof *planned);
+  assert_null(strstr(weft_plan(rt), "--split auto"));
   char *text = weft_metrics(rt);
   check_words(text, metrics, sizeof metrics / sizeof *metrics);
   weft_release(text);
@@ -129,6 +130,9 @@ static void test_what_is_said(void **state) {
                                         "device 3 cpu ",
                                         "link     device 0 to device 3: in the memory that both share",
                                         "link     device 3 to device 0: in the memory",
+                                        "split    by layer, because --split auto: 2 steps at once, and a row crosses 1 "
+                                        "time with 1.0 KiB",
+                                        "all devices wait 12 times or more",
                                         "part     layers 0 to 3 on device 0: weights ",
                                         "part     layers 4 to 5 on device 3, with the head: ",
                                         "% of each page",
