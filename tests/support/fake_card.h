@@ -373,6 +373,19 @@ static inline weft_attention_args fake_attention_args(fake_card *card, const wef
   return a;
 }
 
+static inline weft_delta_rows_args fake_delta_rows_args(fake_card *card, const weft_delta_rows_args *args) {
+  weft_delta_rows_args a = *args;
+  a.segment = fake_table(card, args->segment, args->n_segments * sizeof *args->segment);
+  return a;
+}
+
+static inline weft_delta_rule_args fake_delta_rule_args(fake_card *card, const weft_delta_rule_args *args) {
+  weft_delta_rule_args a = *args;
+  a.segment = fake_table(card, args->segment, args->n_segments * sizeof *args->segment);
+  a.write = fake_table(card, args->write, args->n_writes * sizeof *args->write);
+  return a;
+}
+
 static inline weft_head_stats_args fake_head_stats_args(fake_card *card, const weft_head_stats_args *args) {
   weft_head_stats_args a = *args;
   a.allowed = fake_table(card, args->allowed, args->n_rows * sizeof *args->allowed);
@@ -398,7 +411,7 @@ static inline weft_head_stats_args fake_head_stats_args(fake_card *card, const w
 WEFT_OPS(X)
 #undef X
 
-/* The two ops that have tables: a walk makes them and runs nothing. */
+/* The ops that have tables: a walk makes them and runs nothing. */
 #define X(op)                                                                                     \
   static inline weft_status fake_##op(weft_device *device, const weft_##op##_args *args) {        \
     weft_##op##_args a = fake_##op##_args(fake_of(device), args);                                 \
@@ -410,6 +423,8 @@ WEFT_OPS(X)
   }
 X(attention)
 X(head_stats)
+X(delta_rows)
+X(delta_rule)
 #undef X
 
 /* ---- experts in host memory ---- */
@@ -738,6 +753,10 @@ static inline const weft_kernels *fake_kernels(void) {
                                  .numerics = fake_numerics};
   kernels.attention = fake_attention;
   kernels.attention_walk = fake_attention_walk;
+  kernels.delta_rows = fake_delta_rows;
+  kernels.delta_rows_walk = fake_delta_rows_walk;
+  kernels.delta_rule = fake_delta_rule;
+  kernels.delta_rule_walk = fake_delta_rule_walk;
   kernels.head_stats = fake_head_stats;
   kernels.head_stats_walk = fake_head_stats_walk;
   kernels.experts = fake_experts;
