@@ -6,7 +6,9 @@ plans, not for answers. Needs Python alone.
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
            qwen3-30b-a3b | qwen3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
-           model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers
+           model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
+           The drafters gemma4-26b-assistant and gemma4-1b-assistant go beside gemma4-26b and gemma4-1b; qwen3.6-35b-a3b-mtp
+           and qwen3.6-27b-mtp have the layer that guesses tokens ahead
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | iq2: experts in IQ2_XXS and
            Q2_K (down), all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
@@ -46,10 +48,16 @@ def gpt_oss(layers, experts):
                 theta=150000.0, experts=experts, used=4, expert_ff=2880, head=64, eps=1e-5, window=128)
 
 
-def qwen35(layers, hidden, ff, heads, kv, value_heads, experts=0):
+def qwen35(layers, hidden, ff, heads, kv, value_heads, experts=0, mtp=0):
     return dict(arch="qwen35moe" if experts else "qwen35", layers=layers, hidden=hidden, ff=ff, heads=heads, kv=kv, head=256,
                 vocab=248320, context=262144, theta=1e7, experts=experts, used=8, expert_ff=512, eps=1e-6, rotated=64,
-                period=4, key_heads=16, value_heads=value_heads, dim=128, taps=4)
+                period=4, key_heads=16, value_heads=value_heads, dim=128, taps=4, mtp=mtp)
+
+
+def assistant(of, hidden, ff, heads):
+    """A drafter of four layers, the last one without a window, which reads the keys of the model `of`."""
+    return of | dict(arch="gemma4-assistant", layers=4, hidden=hidden, ff=ff, heads=heads, target=of["hidden"], period=4,
+                     shared=0, experts=0)
 
 
 def deepseek4():
@@ -70,12 +78,16 @@ MODELS = {
     "qwen3-8b": llama("qwen3", 36, 4096, 12288, 32, 8, 151936, 40960, 1e6),
     "qwen3.6-35b-a3b": qwen35(40, 2048, 512, 16, 2, 32, experts=256),
     "qwen3.6-27b": qwen35(64, 5120, 17408, 24, 4, 48),
+    "qwen3.6-35b-a3b-mtp": qwen35(41, 2048, 512, 16, 2, 32, experts=256, mtp=1),
+    "qwen3.6-27b-mtp": qwen35(65, 5120, 17408, 24, 4, 48, mtp=1),
     "llama-2-7b": llama("llama", 32, 4096, 11008, 32, 32, 32000, 4096, 1e4, eps=1e-5),
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
     "deepseek-v4-flash": deepseek4(),
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
+MODELS |= {name + "-assistant": assistant(MODELS[name], *sizes)
+           for name, sizes in (("gemma4-26b", (1024, 8192, 16)), ("gemma4-1b", (512, 1024, 8)))}
 
 
 class Writer:
@@ -213,7 +225,7 @@ def as_token(text, kind):
 
 
 def add_vocabulary(w, m):
-    n, kind = m["vocab"], {"gemma4": "gemma4", "diffusion-gemma": "gemma4"}.get(m["arch"], "gpt2")
+    n, kind = m["vocab"], "gemma4" if "gemma" in m["arch"] else "gpt2"
     if m["arch"] == "llama" and n == 32000:
         kind = "llama"
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -264,7 +276,12 @@ def add_gemma(w, m, mix):
         w.key(k + part + "_swa", m["head"])
     w.key(k + "attention.sliding_window", m["window"])
     w.key(k + "attention.sliding_window_pattern", sliding)
-    w.key(k + "attention.shared_kv_layers", m["shared"])
+    w.key(k + "attention.shared_kv_layers", layers if "target" in m else m["shared"])
+    if "target" in m:
+        w.key(k + "embedding_length_out", m["target"])
+        w.key(k + "nextn_predict_layers", layers)
+        w.tensor("nextn.pre_projection.weight", matrix, 2 * m["target"], m["hidden"])
+        w.tensor("nextn.post_projection.weight", matrix, m["hidden"], m["target"])
     w.key(k + "embedding_length_per_layer_input", m["per_layer"])
     w.key(k + "rope.freq_base", 1e6)
     w.key(k + "rope.freq_base_swa", 1e4)
@@ -287,7 +304,7 @@ def add_gemma(w, m, mix):
         head, kv = (m["head"], m["kv"]) if sliding[i] else (m["head_global"], m["kv_global"])
         put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
         add_attention(put, m, mix, head, kv, sliding[i] or not m["k_eq_v"])
-        for name in "attn_q_norm", "attn_k_norm":
+        for name in ("attn_q_norm", "attn_k_norm")[:1 if "target" in m else 2]:
             put(name + ".weight", "F32", head)
         for name in "post_attention_norm", "post_ffw_norm":
             put(name + ".weight", "F32", hidden)
@@ -313,8 +330,9 @@ def add_attention(put, m, mix, head, kv, has_values):
     matrix, rich, _ = mix
     put("attn_norm.weight", "F32", m["hidden"])
     put("attn_q.weight", matrix, m["hidden"], m["heads"] * head)
-    put("attn_k.weight", matrix, m["hidden"], kv * head)
-    if has_values:
+    if "target" not in m:
+        put("attn_k.weight", matrix, m["hidden"], kv * head)
+    if has_values and "target" not in m:
         put("attn_v.weight", rich, m["hidden"], kv * head)
     put("attn_output.weight", matrix, m["heads"] * head, m["hidden"])
     put("ffn_norm.weight", "F32", m["hidden"])
@@ -404,11 +422,17 @@ def add_qwen35(w, m, mix):
     w.tensor("output_norm.weight", "F32", hidden)
     w.tensor("output.weight", embed, hidden, m["vocab"])
     queries, keys = m["heads"] * m["head"], m["kv"] * m["head"]
+    if m["mtp"]:
+        w.key(k + "nextn_predict_layers", m["mtp"])
     for i in range(m["layers"]):
         put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
+        if i >= m["layers"] - m["mtp"]:
+            put("nextn.eh_proj.weight", "Q8_0" if matrix != "BF16" else matrix, 2 * hidden, hidden)
+            for name in "enorm", "hnorm", "shared_head_norm":
+                put(f"nextn.{name}.weight", "F32", hidden)
         for name in "attn_norm", "post_attention_norm":
             put(name + ".weight", "F32", hidden)
-        if (i + 1) % m["period"] == 0:
+        if (i + 1) % m["period"] == 0 or i >= m["layers"] - m["mtp"]:
             for name, kind, n_in, n_out in (("attn_q", matrix, hidden, 2 * queries), ("attn_k", matrix, hidden, keys),
                                             ("attn_v", rich, hidden, keys), ("attn_output", matrix, queries, hidden)):
                 put(name + ".weight", kind, n_in, n_out)
@@ -506,7 +530,7 @@ def main():
     w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
     add_sizes(w, m)
     if sys.argv[2] != "none":
-        add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gpt-oss": add_gpt_oss, "qwen35": add_qwen35,
+        add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gemma4-assistant": add_gemma, "gpt-oss": add_gpt_oss, "qwen35": add_qwen35,
                "qwen35moe": add_qwen35, "deepseek4": add_deepseek4}.get(m["arch"], add_llama)
         add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)

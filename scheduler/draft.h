@@ -12,6 +12,7 @@
 #ifndef WEFT_SCHEDULER_DRAFT_H
 #define WEFT_SCHEDULER_DRAFT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { WEFT_DRAFTS_MAX = 32 }; /* of one run */
@@ -34,6 +35,9 @@ typedef struct weft_drafter {
   void (*end)(void *self, uint32_t model, uint32_t slot);
   /* Microseconds that a request waits for the drafts of a run, about; NULL: none. */
   double (*wait_us)(void *self, uint32_t model);
+  /* Its guesses take the places of drafts that a model's own runner made: what making them costs is then measured at a
+   * rate of right ones that is set by hand. */
+  bool replaces_own;
   void *self;
 } weft_drafter;
 

@@ -35,6 +35,16 @@ static uint32_t choose_requests(weft_planning *p, uint32_t *n) {
   return most;
 }
 
+/* Where a drafter stands in for the runner's, to measure: as many drafts, which are its own. */
+static void replace_drafts(const weft_engine *e, weft_request *r) {
+  const weft_drafter *drafter = e->config.drafter;
+  const weft_draft_text text = {
+      .model = r->lane, .slot = r->slot, .params = &r->params, .tokens = r->tokens, .n_tokens = r->n_tokens};
+  if (drafter == NULL || !drafter->replaces_own || r->drafting.n_guessed == 0) return;
+  uint32_t n = drafter->guess(drafter->self, &text, r->drafting.n_guessed, r->drafting.guess);
+  r->drafting.n_guessed = n == WEFT_DRAFTS_COMING ? 0 : (uint8_t)n;
+}
+
 void weft_own_drafts_make(weft_planning *p) {
   weft_engine *e = p->engine;
   weft_lane *lane = p->lane;
@@ -50,6 +60,7 @@ void weft_own_drafts_make(weft_planning *p) {
     if (status != WEFT_OK) d->n_guessed = 0;
     d->guessed_at = lane->drafted[i]->n_tokens;
     memcpy(d->guess, lane->draft + (size_t)i * most, d->n_guessed * sizeof *d->guess);
+    replace_drafts(e, lane->drafted[i]);
   }
   uint64_t took_ns = weft_clock_ns() - start_ns;
   for (uint32_t i = 0; i < n; i++) lane->drafted[i]->usage.drafts.draft_ns += took_ns;

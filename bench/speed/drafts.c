@@ -4,9 +4,11 @@
  *
  * Law: both columns are of the same prompts, one measured after the other, and the answers must be the same. With
  * --accept an oracle drafts: it knows the answers of the run without drafts, and each of its drafts is right with that
- * chance, so the curve does not depend on what a model repeats, and the drafter costs next to nothing. Else the drafter
- * of --draft does. With a fixed number of drafts (--depths) there are so many whether they gain or not; the row
- * `chosen` has as many as the scheduler finds to gain, at most K of --draft. */
+ * chance, so the curve does not depend on what a model repeats. The drafter then costs next to nothing, but where
+ * --draft names one that the model's runner asks (a drafter that reads its keys, mtp): that one drafts as well, for its
+ * time, and the oracle's tokens take the places of its own. Without --accept the drafter of --draft does it all. With a
+ * fixed number of drafts (--depths) there are so many whether they gain or not; the row `chosen` has as many as the
+ * scheduler finds to gain, at most K of --draft. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -113,7 +115,7 @@ static void print_case(const drafts_bench *b, double right, uint32_t depth, doub
 
 /* Medians over the repeats; each has prompts of its own. The first one warms up. */
 static int run_case(drafts_bench *b, double right, uint32_t depth, uint32_t most) {
-  const weft_drafter oracle = {.guess = guess_answer, .self = b};
+  const weft_drafter oracle = {.guess = guess_answer, .self = b, .replaces_own = true};
   double plain[NUMBERS_MAX], drafted[NUMBERS_MAX];
   uint32_t n = b->config->repeat < NUMBERS_MAX - 1 ? b->config->repeat : NUMBERS_MAX - 1;
   size_t n_bytes = (size_t)b->load.n_parallel * b->load.n_generate * sizeof *b->wanted;
