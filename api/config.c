@@ -197,10 +197,9 @@ static const weft_option product_rows[] = {
      "models in use take turns of N ms of the device [0: a step]"},
     {"draft", 0, SCHEDULING, RUNTIME | WEIGHTS, LIST(drafts), "HOW",
      "guess next tokens and compute them in the same step, where that gains; answers stay the same: ngram[:K] from "
-     "each request's own text, model:FILE[:K] by a smaller model or a drafter of Gemma 4, canvas[:K] by the model's "
-     "own diffusion, asked[:K] "
-     "for "
-     "requests that ask, shadow[:K] to check them, or off; MODEL=HOW for one of several models; may be repeated [off]"},
+     "each request's own text, model:FILE[:K] by a smaller model or a drafter of Gemma 4, mtp[:K] by the layer of the "
+     "model's file that guesses ahead, canvas[:K] by the model's own diffusion, asked[:K] for requests that ask, "
+     "shadow[:K] to check them, or off; MODEL=HOW for one of several models; may be repeated [off]"},
     {"no-overlap", 0, SCHEDULING, ENGINE, FLAG(no_overlap), NULL, "apply each step before planning the next"},
     {"backend", 0, DEVICE, MODELS, TEXT(backend), "cuda|cpu|ref", "what computes [the best there is]"},
     {"threads", 't', DEVICE, MODELS, U32(threads, 0, 0, 1024), "N", "threads of the cpu backend [0: all cores]"},

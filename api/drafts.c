@@ -50,19 +50,20 @@ static how_parts split_how(const char *how) {
   return p;
 }
 
-/* off; and ngram, asked, shadow, canvas, model:FILE, each with :K or without. False: none of these, or no memory. */
+/* off; and ngram, asked, shadow, canvas, mtp, model:FILE, each with :K or without. False: none of these, no memory. */
 static bool read_how(const char *how, weft_served_model *m) {
-  static const char *const kinds[] = {"off", "ngram", "asked", "shadow", "canvas", "model"};
-  enum { OFF, NGRAM, ASKED, SHADOW, CANVAS, MODEL, N_KINDS };
+  static const char *const kinds[] = {"off", "ngram", "asked", "shadow", "canvas", "mtp", "model"};
+  enum { OFF, NGRAM, ASKED, SHADOW, CANVAS, MTP, MODEL, N_KINDS };
   how_parts p = split_how(how);
   uint32_t kind = 0;
   while (kind < N_KINDS && (strlen(kinds[kind]) != p.n_kind || strncmp(how, kinds[kind], p.n_kind) != 0)) kind++;
   bool good = kind < N_KINDS && (kind == OFF ? how[p.n_kind] == 0 : p.n_max > 0) && (kind != MODEL || p.n_file > 0);
   m->has_drafts = kind != OFF;
   m->draft_canvas = kind == CANVAS;
-  m->draft = (weft_draft){.kind = kind == NGRAM || kind == SHADOW   ? WEFT_DRAFT_NGRAM
-                                  : kind == CANVAS || kind == MODEL ? WEFT_DRAFT_DEFAULT
-                                                                    : WEFT_DRAFT_OFF,
+  m->draft_nextn = kind == MTP;
+  m->draft = (weft_draft){.kind = kind == NGRAM || kind == SHADOW ? WEFT_DRAFT_NGRAM
+                                  : kind >= CANVAS                ? WEFT_DRAFT_DEFAULT
+                                                                  : WEFT_DRAFT_OFF,
                           .shadow = kind == SHADOW,
                           .n_max = (uint32_t)p.n_max,
                           .ngram_least = NGRAM_LEAST,
@@ -82,14 +83,16 @@ weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_e
       return weft_fail(
           error, WEFT_E_INVALID,
           "--draft %s: give off, ngram, ngram:K (K drafts of a step, 1 to %d), model:FILE[:K] for a smaller "
-          "model that drafts, canvas[:K] for a model that drafts for itself by diffusion, asked[:K] for "
-          "n-grams of requests that ask, or shadow[:K] to check them; with MODEL= before it, of one model",
+          "model that drafts, mtp[:K] for the layer of the model's own file that guesses ahead, canvas[:K] for a "
+          "model that drafts for itself by diffusion, asked[:K] for n-grams of requests that ask, or shadow[:K] to "
+          "check "
+          "them; with MODEL= before it, of one model",
           o->drafts[i], WEFT_DRAFTS_MAX);
   }
-  if (m->comes_and_goes && (m->draft_canvas || m->draft_file != NULL)) {
+  if (m->comes_and_goes && (m->draft_canvas || m->draft_nextn || m->draft_file != NULL)) {
     weft_free(m->draft_file); /* a model that comes and goes has no drafter beside it */
     m->draft_file = NULL;
-    m->has_drafts = m->draft_canvas = false;
+    m->has_drafts = m->draft_canvas = m->draft_nextn = false;
     m->draft = (weft_draft){.kind = WEFT_DRAFT_OFF};
   }
   if (!m->has_drafts || !o->no_deterministic) return WEFT_OK;
@@ -128,16 +131,20 @@ weft_status drafts_open_assistant(weft_served_model *m, weft_error *error) {
   return WEFT_OK;
 }
 
-weft_status drafts_load_assistant(const weft_runtime *rt, weft_served_model *m, weft_error *error) {
+weft_status drafts_load_assistant(const weft_runtime *rt, weft_served_model *m, weft_model_limits of_model,
+                                  weft_error *error) {
   weft_model_limits limits = {.rows_max = rt->options.running, .segments_max = rt->options.running};
+  weft_gguf *gguf = m->draft_nextn ? m->gguf : m->assistant;
   weft_status status = WEFT_OK;
-  if (m->assistant == NULL) return WEFT_OK;
+  if (gguf == NULL) return WEFT_OK;
+  if (m->draft_nextn) limits = of_model;
+  if (m->draft_nextn) limits.canvas_rows_max = drafts_rows_max(&rt->options, m);
   for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
     weft_model_copy *copy = &m->copy[r];
     limits.target = copy->model;
-    status = weft_model_open(m->assistant, &copy->split, &limits, NULL, NULL, &copy->assistant, error);
+    status = weft_model_open(gguf, &copy->split, &limits, NULL, NULL, &copy->assistant, error);
   }
-  return status == WEFT_OK ? weft_gguf_let_go(m->assistant, error) : status;
+  return status == WEFT_OK ? weft_gguf_let_go(gguf, error) : status;
 }
 
 /* The first token that the two do not have in common; UINT32_MAX: they have all. */
@@ -272,14 +279,16 @@ static void print_assistant(const weft_served_model *m, weft_text *out) {
   const double mib = 1024.0 * 1024.0;
   char name[512];
   (void)weft_utf8_clean(info->name, name, sizeof name);
-  weft_text_printf(out, "by %s, which reads the model's keys: weights %.1f MiB, activations %.1f MiB\n", name,
-                   (double)info->weight_bytes / mib, (double)info->scratch_bytes / mib);
+  weft_text_printf(out, "by %s, which %s: weights %.1f MiB, activations %.1f MiB\n",
+                   m->draft_nextn ? "a layer of the file" : name,
+                   m->draft_nextn ? "guesses ahead" : "reads the model's keys", (double)info->weight_bytes / mib,
+                   (double)info->scratch_bytes / mib);
 }
 
 void drafts_print(const weft_runtime *rt, const weft_served_model *m, weft_text *out) {
   if (!m->has_drafts) return;
   weft_text_printf(out, "  drafts   at most %u of a step, ", m->draft.n_max);
-  if (m->assistant != NULL)
+  if (m->copy[0].assistant != NULL)
     print_assistant(m, out);
   else if (m->draft_file != NULL)
     weft_text_printf(out, "by %s\n", rt->model[drafter_of(rt, m)].name);

@@ -7,19 +7,22 @@
  * refused. Without the option no memory is taken and no draft is made, whatever requests ask for. A model that drafts
  * for another is opened after those that are served, as one more model of the same pool; nobody can ask it. It has the
  * vocabulary of the model that it drafts for, token by token. A drafter that reads the keys of the model it drafts for
- * is no model of the pool: it lies beside that one's copies, and its runner asks it. */
+ * is no model of the pool: it lies beside that one's copies, and its runner asks it. So is the layer of the model's
+ * file that guesses ahead. */
 #ifndef WEFT_API_DRAFTS_H
 #define WEFT_API_DRAFTS_H
 
 #include "api/runtime.h"
 
-/* Sets the model's draft, has_drafts, draft_file and draft_canvas from what the option says of it, or of all. INVALID
- * with one line. */
+/* Sets the model's draft, has_drafts, draft_file, draft_canvas and draft_nextn from what the option says of it, or of
+ * all. INVALID with one line. */
 weft_status drafts_open(const weft_open_options *options, weft_served_model *model, weft_error *error);
 /* Opens the model's draft_file where it is of a drafter that reads the model's keys (model/assistant.h), and loads it,
- * once the model is loaded; else does nothing. */
+ * or the layer of the model's own file that drafts (model/nextn.h), once the model is loaded, with what limits
+ * the model was opened with (of_model); else does nothing. */
 weft_status drafts_open_assistant(weft_served_model *model, weft_error *error);
-weft_status drafts_load_assistant(const weft_runtime *runtime, weft_served_model *model, weft_error *error);
+weft_status drafts_load_assistant(const weft_runtime *runtime, weft_served_model *model, weft_model_limits of_model,
+                                  weft_error *error);
 /* The next file of a model that drafts and is not open; NULL: there is none. */
 const char *drafts_next_file(const weft_runtime *runtime);
 /* Whether every model that the option names is there, and whether those that draft can. INVALID with one line. */

@@ -45,7 +45,7 @@ static const struct {
     {"cpu-offload-gb", VLLM, "--device-mib N: experts beyond it stay in host memory"},
     {"kv-cache-dtype", VLLM, "--kv-8bit MODEL"},
     {"enforce-eager", VLLM, "--no-graphs"},
-    {"speculative-config", VLLM, "--draft ngram"},
+    {"speculative-config", VLLM, "--draft HOW: ngram, mtp or model:FILE, each with :K for num_speculative_tokens"},
     {"enable-sleep-mode", VLLM, "--models-dir DIR: models that come and go; /sleep and /wake_up are about them"},
     {"dtype", VLLM, "in the model file: its types of weights are used as they are; --precision chooses the products"},
     {"quantization", VLLM, "in the model file: its types of weights are used as they are"},

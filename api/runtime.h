@@ -26,7 +26,7 @@
 typedef struct weft_model_copy {
   weft_model *model;
   weft_split split;      /* on which devices its layers lie */
-  weft_model *assistant; /* a drafter that reads its keys; NULL: none */
+  weft_model *assistant; /* a drafter that reads its keys, or the layer of its file that drafts; NULL: none */
   weft_runner *runner;
   uint64_t runner_bytes;
 } weft_model_copy;
@@ -57,6 +57,7 @@ typedef struct weft_served_model {
   char *draft_file;     /* --draft model: the file of the model that drafts for this one; NULL: none */
   weft_gguf *assistant; /* that file, where it is of a drafter that reads this one's keys, and so no model; else NULL */
   bool draft_canvas;    /* --draft canvas: it drafts for itself by diffusion */
+  bool draft_nextn;     /* --draft mtp: the layer of its own file that guesses ahead drafts (model/nextn.h) */
   weft_entropy_bound entropy_bound;
 } weft_served_model;
 

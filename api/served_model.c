@@ -45,6 +45,7 @@ weft_model_limits weft_runtime_limits(const weft_runtime *rt, const weft_served_
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
+  limits.nextn = m->draft_nextn;
   return limits;
 }
 
@@ -93,7 +94,7 @@ weft_status weft_runtime_load(weft_runtime *rt, weft_served_model *m, weft_error
   struct stat about;
   if (stat(path, &about) == 0) m->created = about.st_mtime;
   weft_status status = open_copies(rt, m, error);
-  if (status == WEFT_OK) status = drafts_load_assistant(rt, m, error);
+  if (status == WEFT_OK) status = drafts_load_assistant(rt, m, weft_runtime_limits(rt, m), error);
   if (status != WEFT_OK) return status;
   status = weft_gguf_let_go(m->gguf, error); /* from here on the file may be cut, replaced or removed */
   if (status != WEFT_OK) return status;

@@ -37,6 +37,9 @@ typedef struct weft_model_limits {
   /* The file is a drafter's that reads the keys of this model, which is open and outlives it (model/assistant.h); NULL:
    * it is a model. */
   struct weft_model *target;
+  /* The layer of the file that guesses tokens ahead (model/nextn.h) drafts: without a target its keys have room in the
+   * model's pages; with one, which is of the same file, that layer alone is opened. */
+  bool nextn;
 } weft_model_limits;
 
 /* What lies on one device: layers, or a shard of them. */

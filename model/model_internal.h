@@ -60,6 +60,7 @@ typedef struct model_hyper {
   bool diffusion;
   uint32_t n_layers, n_hidden, n_vocab, n_heads, context_length;
   uint32_t n_layers_left_out; /* behind the others, in the file: they guess tokens ahead and are not computed */
+  uint32_t first_in_file; /* the number that layer 0 has in the file; above 0 of a layer that was left out (nextn.h) */
   uint32_t n_experts, n_experts_used, n_expert_ff; /* 0: no layer routes */
   uint32_t n_ff[WEFT_LAYERS_MAX];
   uint32_t n_kv_heads[WEFT_LAYERS_MAX];
@@ -126,6 +127,7 @@ typedef struct model_globals {
   weft_weight tied_output;        /* the last device's own copy of a tied token embedding; data NULL: none is needed */
   weft_weight per_layer_token_embd, per_layer_model_proj;
   weft_weight pre_projection, post_projection; /* of a drafter: into its residual stream, and back out of it */
+  const float *token_norm, *hidden_norm;       /* of a layer that guesses ahead: of what pre_projection reads */
   const float *per_layer_proj_norm;            /* the file's times 2^-1/2 */
   const float *output_norm;
   const float *self_cond_norm;

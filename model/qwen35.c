@@ -6,9 +6,9 @@
  * What files have, by llama.cpp's converter: norms as factors (1 is added already), -e^A_log as ssm_a, value heads in
  * the order in which head h reads the key head h mod n, and for each head of attention the rows of its queries, then
  * those of its gates. The rotation has sections for images (rope.dimension_sections), which are one and the same for
- * text. Layers behind the others, which guess tokens ahead (nextn), are not computed. Where the sources differ: keys
- * are made of length 1 with 1e-6 added to the sum of squares, as transformers does; llama.cpp bounds the length by the
- * norms' eps. */
+ * text. A layer behind the others guesses tokens ahead: it may draft (nextn.h), and else it is not computed. Where the
+ * sources differ: keys are made of length 1 with 1e-6 added to the sum of squares, as transformers does; llama.cpp
+ * bounds the length by the norms' eps. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -182,6 +182,27 @@ weft_status qwen35_load(weft_model *model, weights_loader *loader) {
   weft_status status = model_check_place(model, loader, has_ops, "the delta rule");
   if (status != WEFT_OK) return status;
   return llama_load_rows(model, loader, layer_rows, sizeof layer_rows / sizeof *layer_rows);
+}
+
+static const tensor_row nextn_rows[] = {
+    GLOBAL("blk.%u.nextn.eh_proj.weight", MATRIX, ALWAYS, pre_projection, MATMUL, DIM_TARGET_TWICE, HIDDEN),
+    GLOBAL("blk.%u.nextn.enorm.weight", VECTOR, ALWAYS, token_norm, 0, HIDDEN),
+    GLOBAL("blk.%u.nextn.hnorm.weight", VECTOR, ALWAYS, hidden_norm, 0, HIDDEN),
+    GLOBAL("blk.%u.nextn.embed_tokens.weight", MATRIX, NEVER, token_embd, EMBED, HIDDEN, DIM_VOCAB),
+    GLOBAL("blk.%u.nextn.shared_head_head.weight", MATRIX, NEVER, output, EMBED, HIDDEN, DIM_VOCAB),
+    GLOBAL("blk.%u.nextn.eh_proj.scale", SCALE, NEVER, pre_projection, 0, DIM_ONE),
+    GLOBAL("blk.%u.nextn.eh_proj.input_scale", INPUT_SCALE, NEVER, pre_projection, 0, DIM_ONE),
+};
+
+weft_status qwen35_load_nextn(weft_model *model, weights_loader *loader) {
+  weft_status status = WEIGHTS_LOAD(loader, nextn_rows, 0, &model->globals);
+  if (status == WEFT_OK) status = rope_load(loader);
+  if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, layer_rows, 0, &model->layers[0]);
+  if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, 0, &model->layers[0]);
+  return status == WEFT_OK
+             ? weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
+                                    sizeof expert_scale_rows / sizeof *expert_scale_rows)
+             : status;
 }
 
 /* ---- forward ---- */

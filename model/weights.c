@@ -512,10 +512,10 @@ static void row_name(const char *pattern, uint32_t layer, char *out, size_t size
 
 static const weft_gguf_tensor *find_tensor(const weights_loader *loader, const tensor_row *row, uint32_t layer,
                                            char *name, size_t size) {
-  const weft_gguf_tensor *tensor = NULL;
+  if (layer != UINT32_MAX) layer += loader->model->hyper.first_in_file;
   if (row->alias != NULL) {
     row_name(row->alias, layer, name, size);
-    tensor = weft_gguf_tensor_find(loader->gguf, name);
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_find(loader->gguf, name);
     if (tensor != NULL) return tensor;
   }
   row_name(row->name, layer, name, size);
@@ -654,7 +654,7 @@ static weft_status check_experts(weights_loader *loader, uint32_t l) {
   if (!loader->model->hyper.moe[l] || (fused && !gate && !up) || (!fused && gate && up)) return WEFT_OK;
   return weft_fail(loader->error, WEFT_E_FORMAT,
                    "%s: blk.%" PRIu32 " needs either ffn_gate_up_exps or both of ffn_gate_exps and ffn_up_exps",
-                   weft_gguf_path(loader->gguf), l);
+                   weft_gguf_path(loader->gguf), l + loader->model->hyper.first_in_file);
 }
 
 weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows,
@@ -734,10 +734,11 @@ static bool is_around_layers(const char *name) {
 /* Whether answers would be wrong without the tensor: it belongs to a layer that is computed or to what stands around the
  * layers, or scales another. */
 static bool must_be_used(const model_hyper *hyper, const char *name) {
-  unsigned layer;
+  unsigned layer, in_layer = sscanf(name, "blk.%u.", &layer) == 1;
+  if (hyper->first_in_file > 0) return in_layer && layer == hyper->first_in_file; /* the others are the model's */
   if (is_around_layers(name)) return true;
   if (!is_of_encoder(name) && (has_ending(name, ".scale") || has_ending(name, ".input_scale"))) return true;
-  return sscanf(name, "blk.%u.", &layer) == 1 && layer < hyper->n_layers;
+  return in_layer && layer < hyper->n_layers;
 }
 
 weft_status weights_check_unused(const weights_loader *loader) {
@@ -754,7 +755,7 @@ weft_status weights_check_unused(const weights_loader *loader) {
     }
     if (n++ == 0) first = name;
   }
-  if (n == 0) return WEFT_OK;
+  if (n == 0 || loader->model->limits.nextn) return WEFT_OK; /* the layer and its model use a part of the file each */
   weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " tensors are not used by a %s model; the first is '%s'",
            weft_gguf_path(loader->gguf), n, loader->model->hyper.arch, first);
   return WEFT_OK;

@@ -141,11 +141,13 @@ weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *
 
 static weft_status read_draft_method(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   (void)gen;
+  static const char *const known[] = {"ngram", "draft_model", "mtp", "qwen3_next_mtp", "qwen3_5_mtp"};
   const char *method = json_is_string(value) ? json_string_value(value) : "";
-  if (strcmp(method, "ngram") == 0 || strcmp(method, "draft_model") == 0) return WEFT_OK;
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strcmp(method, known[i]) == 0) return WEFT_OK;
   return weft_refuse(why, 400, "unsupported", field,
-                     "%s: drafts come from where the server has them, a request's own text (\"ngram\") or a model "
-                     "(\"draft_model\")",
+                     "%s: drafts come from where the server has them, a request's own text (\"ngram\"), a model "
+                     "(\"draft_model\") or a layer of its file (\"mtp\")",
                      field);
 }
 
@@ -165,7 +167,7 @@ static weft_status read_draft_number(weft_gen *gen, const json_t *value, const c
 static const field_row draft_rows[] = {
     {.name = "method",
      .kind = FIELD_READ,
-     .what = "ngram or draft_model: both ask for what the server has",
+     .what = "ngram, draft_model or mtp: each asks for what the server has",
      .read = read_draft_method},
     {.name = "num_speculative_tokens",
      .kind = FIELD_READ,

@@ -28,7 +28,7 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   WEFT_CHECK(params->sampling->n_bias <= WEFT_LOGIT_BIAS_MAX);
   memcpy(s->history, params->tokens, params->n_tokens * sizeof *s->history);
   s->n_history = params->n_tokens;
-  s->n_pending = s->hidden_at = 0;
+  s->n_pending = s->hidden_at = s->hidden_of = 0;
   weft_matcher_begin(&s->matcher, params->grammar);
   for (uint32_t i = params->n_prompt; i < params->n_tokens && params->grammar != NULL && params->draws; i++) {
     if (!weft_matcher_take(&s->matcher, r->grammar_scratch, s->history[i])) return WEFT_E_INVALID;
@@ -172,6 +172,22 @@ static void list_outputs(device_runner *r, runner_flight *f, const runner_step *
   }
 }
 
+/* The rows that have no output, in their order. */
+static void list_others(device_runner *r, runner_flight *f, const runner_step *step) {
+  const weft_batch *batch = step->batch;
+  uint32_t at = runner_first_stats(&f->outputs) + f->outputs.n_plain;
+  if (!runner_assist_shows_all(r)) return;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *s = &batch->segment[i];
+    uint32_t first = s->n_outputs > 0 ? s->first_output : s->n_rows;
+    for (uint32_t row = 0; row < s->n_rows; row++) {
+      if (row >= first && row < first + s->n_outputs) continue;
+      push_output(r, f, step, at++, i, row);
+      f->outputs.n_others += 1;
+    }
+  }
+}
+
 /* What the rows with statistics are given, as it lies in `inputs`: n of each, then a row per canvas. */
 typedef struct runner_inputs {
   float *temperature, *u;
@@ -285,7 +301,7 @@ static weft_forward_args forward_args(const device_runner *r, const runner_fligh
                              .layout = r->config.layout,
                              .soft = r->soft_of,
                              .output_row = r->output_row,
-                             .n_output = runner_first_stats(o) + o->n_plain + o->n_canvas_rows,
+                             .n_output = runner_first_stats(o) + o->n_plain + o->n_canvas_rows + o->n_others,
                              .hidden = r->d_hidden};
 }
 
@@ -484,13 +500,14 @@ static weft_status enqueue_work(device_runner *r, const weft_batch *batch, runne
       step.first_filled++;
   }
   list_outputs(r, f, &step);
+  list_others(r, f, &step);
   runner_note_writes(r, f);
   status = send_inputs(r, f, &step);
   if (status == WEFT_OK) status = place_soft(r, step.batch);
   if (status == WEFT_OK) status = run_step(r, f, &step);
   if (status == WEFT_OK) status = runner_sample(r, f, &step);
   if (status == WEFT_OK) status = runner_score(r, f);
-  if (status == WEFT_OK) status = runner_assist_keep(r, f);
+  if (status == WEFT_OK) status = runner_assist_step(r, f, &step);
   return status == WEFT_OK ? send_results(r, f, &step) : status;
 }
 

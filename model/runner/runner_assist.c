@@ -6,30 +6,8 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "model/assistant.h"
-
-enum { DRAFTS_MAX = 64 };
-
-typedef struct runner_assist {
-  weft_model *model;
-  const weft_weight *head;
-  uint32_t n_target, n_hidden, rows_max, kept_rows;
-  uint64_t scratch_bytes, n_bytes;
-  /* Arrays of the device. */
-  float *kept;    /* [depth + 1][kept_rows][n_target] hidden rows that flights draw from */
-  float *newest;  /* [n_slots][n_target] that of each slot */
-  float *pair;    /* [rows_max][2][n_target] */
-  float *hidden;  /* [rows_max][n_hidden] */
-  int32_t *token; /* [DRAFTS_MAX + 1][rows_max] the last token, then drafts */
-  int32_t *asked; /* [DRAFTS_MAX][2][rows_max] temperatures and numbers drawn, then [rows_max] which of both */
-  void *stats;    /* of rows_max rows */
-  void *scratch;
-  /* Host memory. */
-  int32_t *drafted; /* [DRAFTS_MAX][rows_max] that the device sends */
-  int32_t *input;   /* [DRAFTS_MAX * 2 + 1][rows_max] */
-  int32_t *last;    /* [rows_max] */
-  uint32_t *row;    /* [rows_max] 0, 1, 2 .. */
-  const uint32_t **allowed_of;
-} runner_assist;
+#include "model/nextn.h"
+#include "model/runner/runner_ways.h"
 
 /* ---- open and close ---- */
 
@@ -40,30 +18,36 @@ static void *take_device(device_runner *r, runner_assist *a, uint64_t n, uint64_
 
 static weft_status take_arrays(device_runner *r, runner_assist *a) {
   weft_status status = WEFT_OK;
-  uint64_t n = a->rows_max, f = sizeof(float);
+  uint64_t n = a->rows_max, f = sizeof(float), n_pairs = a->model->limits.rows_max;
   weft_head_stats_args stats = {.weight = a->head, .n_rows = a->rows_max, .h_stride = a->n_hidden};
   a->scratch_bytes = weft_head_stats_scratch(r->first, &stats);
   a->kept = take_device(r, a, (uint64_t)(r->info.depth + 1) * a->kept_rows * a->n_target, f, &status);
-  a->newest = take_device(r, a, (uint64_t)r->config.n_slots * a->n_target, f, &status);
-  a->pair = take_device(r, a, 2 * n * a->n_target, f, &status);
+  a->newest = take_device(r, a, (r->config.n_slots + 1ull) * a->n_target, f, &status);
+  a->pair = take_device(r, a, 2 * n_pairs * a->n_target, f, &status);
   a->hidden = take_device(r, a, n * a->n_hidden, f, &status);
-  a->token = take_device(r, a, n * (DRAFTS_MAX + 1), sizeof *a->token, &status);
-  a->asked = take_device(r, a, n * (2 * DRAFTS_MAX + 1), sizeof *a->asked, &status);
+  a->token = take_device(r, a, n * (RUNNER_DRAFTS_MAX + 1), sizeof *a->token, &status);
+  a->asked = take_device(r, a, n * (2 * RUNNER_DRAFTS_MAX + 1), sizeof *a->asked, &status);
   a->stats = take_device(r, a, runner_stats_bytes(n), 1, &status);
   a->scratch = take_device(r, a, a->scratch_bytes, 1, &status);
   if (status == WEFT_OK)
-    status = weft_device_alloc_host(r->first, n * DRAFTS_MAX * sizeof *a->drafted, (void **)&a->drafted);
+    status = weft_device_alloc_host(r->first, n * RUNNER_DRAFTS_MAX * sizeof *a->drafted, (void **)&a->drafted);
   if (status != WEFT_OK) return status;
-  a->input = weft_alloc(n * (2 * DRAFTS_MAX + 1), sizeof *a->input);
-  a->last = weft_alloc(n, sizeof *a->last);
-  a->row = weft_alloc(n, sizeof *a->row);
+  a->input = weft_alloc(n * (2 * RUNNER_DRAFTS_MAX + 1), sizeof *a->input);
+  a->row = weft_alloc(n_pairs, sizeof *a->row);
   a->allowed_of = weft_alloc(n, sizeof *a->allowed_of);
-  if (a->input == NULL || a->last == NULL || a->row == NULL || a->allowed_of == NULL) return WEFT_E_NO_MEMORY;
-  for (uint32_t i = 0; i < a->rows_max; i++) {
+  a->output_at = weft_alloc(n_pairs, sizeof *a->output_at);
+  a->position = weft_alloc(n_pairs, sizeof *a->position);
+  a->no_slot = weft_alloc(n_pairs, sizeof *a->no_slot);
+  a->segment = weft_alloc(n, sizeof *a->segment);
+  if (a->input == NULL || a->row == NULL || a->allowed_of == NULL || a->output_at == NULL || a->position == NULL ||
+      a->no_slot == NULL || a->segment == NULL)
+    return WEFT_E_NO_MEMORY;
+  for (uint32_t i = 0; i < n; i++) a->allowed_of[i] = r->allowed;
+  for (uint32_t i = 0; i < n_pairs; i++) {
     a->row[i] = i;
-    a->allowed_of[i] = r->allowed;
+    a->no_slot[i] = -1;
   }
-  return WEFT_OK;
+  return weft_device_zero(r->first, a->newest, (r->config.n_slots + 1ull) * a->n_target * f);
 }
 
 weft_status runner_assist_open(device_runner *r, runner_assist **out) {
@@ -74,6 +58,7 @@ weft_status runner_assist_open(device_runner *r, runner_assist **out) {
   if (a == NULL) return WEFT_E_NO_MEMORY;
   const weft_model *model = r->config.assistant;
   a->model = r->config.assistant;
+  a->way = nextn_is(model) ? &runner_way_nextn : &runner_way_assistant;
   a->head = weft_model_head(model, &cap, &scale);
   a->n_target = model->hyper.n_target;
   a->n_hidden = model->hyper.n_hidden;
@@ -86,9 +71,12 @@ void runner_assist_close(device_runner *r, runner_assist *a) {
   if (a == NULL) return;
   weft_device_free_host(r->first, a->drafted);
   weft_free(a->input);
-  weft_free(a->last);
   weft_free(a->row);
   weft_free(a->allowed_of);
+  weft_free(a->output_at);
+  weft_free(a->position);
+  weft_free(a->no_slot);
+  weft_free(a->segment);
   weft_free(a);
 }
 
@@ -98,17 +86,15 @@ uint64_t runner_assist_bytes(const runner_assist *a) {
 
 /* ---- hidden rows ---- */
 
-static float *kept_of(const device_runner *r, const runner_flight *f) {
+float *runner_kept_of(const device_runner *r, const runner_flight *f) {
   const runner_assist *a = r->assist;
   return a->kept + (uint64_t)(f - r->flight) * a->kept_rows * a->n_target;
 }
 
-/* Rows that draw: those that need logits come first among the hidden rows, plain ones behind those that are scored. */
-weft_status runner_assist_keep(device_runner *r, const runner_flight *f) {
+weft_status runner_keep_rows(device_runner *r, const runner_flight *f) {
   const runner_outputs *o = &f->outputs;
-  if (r->assist == NULL) return WEFT_OK;
   uint64_t n = r->n_hidden, f32 = sizeof(float);
-  float *kept = kept_of(r, f);
+  float *kept = runner_kept_of(r, f);
   weft_status status = WEFT_OK;
   if (o->n_logits > 0) status = weft_device_copy(r->last, kept, r->d_hidden, o->n_logits * n * f32);
   if (status != WEFT_OK || o->n_plain == 0) return status;
@@ -116,19 +102,30 @@ weft_status runner_assist_keep(device_runner *r, const runner_flight *f) {
                           o->n_plain * n * f32);
 }
 
+weft_status runner_take_newest(device_runner *r, const runner_flight *f, uint32_t segment, uint64_t row) {
+  runner_assist *a = r->assist;
+  return weft_device_copy(r->last, a->newest + (uint64_t)f->segment[segment].slot * a->n_target,
+                          runner_kept_of(r, f) + row * a->n_target, a->n_target * sizeof(float));
+}
+
+bool runner_assist_shows_all(const device_runner *r) {
+  return r->assist != NULL && r->assist->way->shows_all;
+}
+
+weft_status runner_assist_step(device_runner *r, const runner_flight *f, const runner_step *step) {
+  return r->assist == NULL ? WEFT_OK : r->assist->way->after_step(r, f, step);
+}
+
 /* A result's tokens lie at the places of the rows that drew them, in the order in which these were kept. */
 weft_status runner_assist_take(device_runner *r, const runner_flight *f) {
-  runner_assist *a = r->assist;
   weft_status status = WEFT_OK;
-  if (a == NULL) return WEFT_OK;
+  if (r->assist == NULL) return WEFT_OK;
   for (uint32_t i = 0; i < f->n_segments && status == WEFT_OK; i++) {
     runner_slot *s = runner_slot_of(r, f, i);
     const weft_segment_result *result = &f->result[i];
     if (s == NULL || result->n_taken == 0 || f->segment[i].peeks) continue;
-    uint64_t row = (uint64_t)(result->token - f->token) + result->n_taken - 1;
     s->hidden_at = s->n_history;
-    status = weft_device_copy(r->last, a->newest + (uint64_t)f->segment[i].slot * a->n_target,
-                              kept_of(r, f) + row * a->n_target, a->n_target * sizeof(float));
+    status = r->assist->way->take(r, f, i, (uint64_t)(result->token - f->token) + result->n_taken - 1);
   }
   return status;
 }
@@ -155,9 +152,6 @@ static weft_status ask_drafts(device_runner *r, const weft_batch *batch, uint32_
   weft_status status =
       weft_device_upload(r->first, a->asked, a->input, ((uint64_t)2 * n_drafts + 1) * n * sizeof *a->asked);
   if (status == WEFT_OK) status = weft_device_upload(r->first, a->token, batch->token, n * sizeof *a->token);
-  for (uint32_t i = 0; i < n && status == WEFT_OK; i++)
-    status = weft_device_copy(r->first, a->pair + (2ull * i + 1) * a->n_target,
-                              a->newest + (uint64_t)batch->segment[i].slot * a->n_target, a->n_target * sizeof(float));
   return status;
 }
 
@@ -193,16 +187,9 @@ static weft_status make_drafts(device_runner *r, const weft_batch *batch, uint32
   runner_assist *a = r->assist;
   uint64_t n = batch->n_rows;
   weft_status status = ask_drafts(r, batch, n_drafts);
+  if (status == WEFT_OK) status = a->way->begin(r, batch, n_drafts);
   for (uint32_t k = 0; k < n_drafts && status == WEFT_OK; k++) {
-    const assistant_args args = {.model = a->model,
-                                 .batch = batch,
-                                 .kv = r->config.store,
-                                 .layout = r->config.layout,
-                                 .token = a->token + k * n,
-                                 .pair = a->pair,
-                                 .hidden = a->hidden,
-                                 .row = a->row};
-    status = assistant_step(&args);
+    status = a->way->draft(r, batch, k, n_drafts);
     if (status == WEFT_OK) status = draw_drafts(r, batch->n_rows, k, n_drafts);
   }
   if (status == WEFT_OK)
@@ -210,19 +197,95 @@ static weft_status make_drafts(device_runner *r, const weft_batch *batch, uint32
   return status == WEFT_OK ? weft_device_sync(r->first) : status;
 }
 
-weft_status runner_draft(weft_runner *base, const weft_batch *batch, uint32_t n_drafts, int32_t *out) {
-  device_runner *r = (device_runner *)(void *)base;
-  runner_assist *a = r->assist;
+/* Rows first .. first + n - 1 of the batch. */
+static weft_batch part_of(const weft_batch *batch, uint32_t first, uint32_t n) {
+  weft_batch part = *batch;
+  part.n_rows = part.n_stored = part.n_encoder = part.n_segments = n;
+  part.token += first;
+  part.position += first;
+  part.segment += first;
+  part.table_at += (uint64_t)first * batch->n_groups;
+  return part;
+}
+
+static weft_status draft_part(device_runner *r, const weft_batch *batch, uint32_t n_drafts, uint32_t stride,
+                              int32_t *out) {
+  const runner_assist *a = r->assist;
   uint32_t n = batch->n_rows;
-  if (r->broken) return WEFT_E_DEVICE;
-  if (a == NULL || n == 0 || n > a->rows_max || n != batch->n_segments || n_drafts == 0 || n_drafts > DRAFTS_MAX)
-    return WEFT_E_INVALID;
   weft_status status = make_drafts(r, batch, n_drafts);
-  if (status != WEFT_OK) r->broken = true;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     const runner_slot *s = &r->slots[batch->segment[i].slot];
     bool known = s->n_pending == 0 && s->hidden_at == s->n_history && s->n_history == (uint32_t)batch->position[i] + 1;
-    for (uint32_t k = 0; k < n_drafts; k++) out[i * n_drafts + k] = known ? a->drafted[(uint64_t)k * n + i] : -1;
+    known = known && a->way->knows(s);
+    for (uint32_t k = 0; k < n_drafts; k++)
+      out[(uint64_t)i * stride + k] = known ? a->drafted[(uint64_t)k * n + i] : -1;
   }
   return status;
 }
+
+weft_status runner_draft(weft_runner *base, const weft_batch *batch, uint32_t n_drafts, int32_t *out) {
+  device_runner *r = (device_runner *)(void *)base;
+  runner_assist *a = r->assist;
+  uint32_t n = batch->n_rows, n_made = n_drafts;
+  if (r->broken) return WEFT_E_DEVICE;
+  if (a == NULL || n == 0 || n > a->rows_max || n != batch->n_segments || n_drafts == 0 || n_drafts > RUNNER_DRAFTS_MAX)
+    return WEFT_E_INVALID;
+  while (a->way->rows_at_once(r, n_made) == 0) n_made -= 1;
+  for (uint64_t i = 0; i < (uint64_t)n * n_drafts; i++) out[i] = -1;
+  uint32_t most = a->way->rows_at_once(r, n_made);
+  weft_status status = WEFT_OK;
+  for (uint32_t first = 0; first < n && status == WEFT_OK; first += most) {
+    const weft_batch part = part_of(batch, first, n - first < most ? n - first : most);
+    status = draft_part(r, &part, n_made, n_drafts, out + (uint64_t)first * n_drafts);
+  }
+  if (status != WEFT_OK) r->broken = true;
+  return status;
+}
+
+/* ---- a drafter that reads the model's keys ---- */
+
+static uint32_t count_all_rows(const device_runner *r, uint32_t n_drafts) {
+  (void)n_drafts;
+  return r->assist->rows_max;
+}
+
+static weft_status keep_drawing_rows(device_runner *r, const runner_flight *f, const runner_step *step) {
+  (void)step;
+  return runner_keep_rows(r, f);
+}
+
+static bool know_slot(const runner_slot *s) {
+  (void)s;
+  return true;
+}
+
+static weft_status copy_newest(device_runner *r, const weft_batch *batch, uint32_t n_drafts) {
+  runner_assist *a = r->assist;
+  weft_status status = WEFT_OK;
+  (void)n_drafts;
+  for (uint32_t i = 0; i < batch->n_rows && status == WEFT_OK; i++)
+    status = weft_device_copy(r->first, a->pair + (2ull * i + 1) * a->n_target,
+                              a->newest + (uint64_t)batch->segment[i].slot * a->n_target, a->n_target * sizeof(float));
+  return status;
+}
+
+static weft_status step_assistant(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts) {
+  runner_assist *a = r->assist;
+  const assistant_args args = {.model = a->model,
+                               .batch = batch,
+                               .kv = r->config.store,
+                               .layout = r->config.layout,
+                               .token = a->token + (uint64_t)k * batch->n_rows,
+                               .pair = a->pair,
+                               .hidden = a->hidden,
+                               .row = a->row};
+  (void)n_drafts;
+  return assistant_step(&args);
+}
+
+const runner_way runner_way_assistant = {.rows_at_once = count_all_rows,
+                                         .after_step = keep_drawing_rows,
+                                         .take = runner_take_newest,
+                                         .knows = know_slot,
+                                         .begin = copy_newest,
+                                         .draft = step_assistant};

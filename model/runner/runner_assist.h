@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Drafts of a drafter that reads its target's keys (model/assistant.h), made by the target's runner.
+/* Drafts of a drafter that reads its target's keys (model/assistant.h), or of the layer of its file that guesses ahead
+ * (model/nextn.h), made by the target's runner; the ways of both: runner_ways.h.
  *
  * Law: after each step that drew tokens a slot's newest hidden row, the one that its last token was drawn from, is kept
  * on the device; a run that is only looked at (batch.h, peeks) leaves it. runner_draft then makes drafts of any number
@@ -17,8 +18,10 @@ weft_status runner_assist_open(device_runner *r, struct runner_assist **out);
 /* Its device memory is freed with that of the runner. NULL is fine. */
 void runner_assist_close(device_runner *r, struct runner_assist *assist);
 uint64_t runner_assist_bytes(const struct runner_assist *assist);
-/* Keeps the hidden rows that the flight draws from, before a later step writes over them. */
-weft_status runner_assist_keep(device_runner *r, const runner_flight *flight);
+/* Whether the hidden row of every row of a step is wanted, behind those that have outputs. */
+bool runner_assist_shows_all(const device_runner *r);
+/* A step was enqueued: keeps the hidden rows that drafts need, before a later step writes over them. */
+weft_status runner_assist_step(device_runner *r, const runner_flight *flight, const runner_step *step);
 /* The flight has landed: of each slot the row of its last token. */
 weft_status runner_assist_take(device_runner *r, const runner_flight *flight);
 /* runner.h, draft. */

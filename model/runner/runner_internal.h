@@ -46,8 +46,8 @@ typedef struct runner_slot {
   uint64_t written_by;     /* the newest step, counted from 1, that writes its cells and soft embedding; 0: none */
   weft_slot_params params; /* tokens: the slot's copy; all else that it points to: the request's */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
-  uint32_t n_history, hidden_at; /* hidden_at: of the token whose hidden row is kept (runner_assist.h); 0: none */
-  weft_matcher matcher;          /* where in the request's grammar the answer is */
+  uint32_t n_history, hidden_at, hidden_of; /* kept hidden row: of which token, behind how many positions; 0: none */
+  weft_matcher matcher;                     /* where in the request's grammar the answer is */
   /* Of canvases with a grammar: where in its graph the answer is, how many tokens it may have yet, its canvases. */
   weft_graph_set places;
   uint32_t n_left, n_canvases;
@@ -73,7 +73,7 @@ typedef struct runner_save {
 /* How many rows a step gives out, in the order of their hidden states: logits, scored, plain, canvas rows. */
 typedef struct runner_outputs {
   uint32_t n_logits, n_scored, n_plain, n_canvas_rows, n_canvases;
-  uint32_t n_held; /* canvases that are held to a grammar */
+  uint32_t n_held, n_others; /* canvases that are held to a grammar; rows behind all whose hidden states are shown */
 } runner_outputs;
 
 /* The index of the first row with statistics: plain and canvas rows come last. */

@@ -297,6 +297,7 @@ static device_runner *make_runner(const weft_device_runner_config *config) {
   if (r->logit_rows_max > rows_most) r->logit_rows_max = rows_most;
   r->stats_max = config->limits.segments_max + r->info.draft_rows_max + config->limits.canvas_rows_max;
   r->output_max = r->stats_max + r->info.scored_rows_max;
+  if (r->output_max < config->limits.rows_max) r->output_max = config->limits.rows_max;
   r->asked_words = runner_asked_words(r);
   r->mask_words = (r->info.n_vocab + 31) / 32;
   return r;

@@ -4,25 +4,9 @@
  * drafted. Goal: largest error <= 2e-4 of the range of what a prompt's drafts expect. Drafts of all prompts in one step
  * have the bits of each alone. What cannot draft for a model is refused with one line. */
 #include "model/assistant.h"
-#include "tests/support/golden_floats.h"
+#include "tests/support/golden_drafts.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/gguf_edit.h"
-
-enum { CASES_MAX = 16, TOKENS_MAX = 64, DRAFTS_MAX = 8, VOCAB_MAX = 256 };
-static const double tolerance = 2e-4;
-
-typedef struct prompt {
-  int32_t token[TOKENS_MAX], drafted[DRAFTS_MAX + 1]; /* drafted: the last token, then the drafts */
-  uint32_t n;
-  harness_seq seq;
-} prompt;
-
-typedef struct golden {
-  char gguf[64], target[64];
-  uint32_t n_vocab, n_drafts, n_floats, n_prompts;
-  prompt prompt[CASES_MAX];
-  float *floats;
-} golden;
 
 /* A model that drafts for that of the harness, and what a step of it needs. */
 typedef struct drafting {
@@ -30,51 +14,12 @@ typedef struct drafting {
   weft_gguf *gguf;
   weft_model *model;
   const weft_model_info *info;
-  float *newest, *pair, *hidden, *logits; /* newest: [CASES_MAX][n_hidden of the target] */
+  float *newest, *pair, *hidden, *logits; /* newest: [GOLDEN_DRAFTS_CASES][n_hidden of the target] */
   uint8_t *bad;
   int32_t *token;
   void *scratch;
   uint64_t scratch_bytes;
 } drafting;
-
-/* ---- the cases ---- */
-
-static uint32_t read_list(const char *list, int32_t *out, uint32_t max) {
-  uint32_t n = 0;
-  for (char *end; *list >= '0' && *list <= '9' && n < max; list = *end == ',' ? end + 1 : end)
-    out[n++] = (int32_t)strtol(list, &end, 10);
-  return n;
-}
-
-static void read_line(golden *g, const char *line) {
-  int at = 0;
-  prompt *p = &g->prompt[g->n_prompts];
-  (void)sscanf(line, "gguf %63s", g->gguf);
-  (void)sscanf(line, "target %63s", g->target);
-  (void)sscanf(line, "n_vocab %u", &g->n_vocab);
-  (void)sscanf(line, "n_drafts %u", &g->n_drafts);
-  (void)sscanf(line, "n_floats %u", &g->n_floats);
-  if (strncmp(line, "prompt ", 7) == 0) p->n = read_list(line + 7, p->token, TOKENS_MAX);
-  if (sscanf(line, "draft %d %n", &p->drafted[0], &at) != 1 || at == 0) return;
-  if (read_list(line + at, p->drafted + 1, DRAFTS_MAX) != g->n_drafts || g->n_prompts + 1 == CASES_MAX)
-    harness_die(g->gguf, WEFT_E_FORMAT, line);
-  g->n_prompts += 1;
-}
-
-static void read_golden(golden *g, const char *name) {
-  static char line[4096];
-  char stem[512], path[600];
-  memset(g, 0, sizeof *g);
-  (void)snprintf(stem, sizeof stem, "%s/tests/golden/assistants/%s", WEFT_SOURCE_DIR, name);
-  (void)snprintf(path, sizeof path, "%s.cases.txt", stem);
-  FILE *file = fopen(path, "r");
-  if (file == NULL) harness_die(path, WEFT_E_IO, "cannot open");
-  while (fgets(line, sizeof line, file) != NULL) read_line(g, line);
-  (void)fclose(file);
-  bool sound = g->n_prompts > 4 && g->n_vocab <= VOCAB_MAX && g->n_floats == g->n_prompts * g->n_drafts * g->n_vocab;
-  g->floats = sound ? golden_floats_read(stem, g->n_floats) : NULL;
-  if (g->floats == NULL) harness_die(path, WEFT_E_FORMAT, "the floats are not those that the cases describe");
-}
 
 /* ---- a drafter ---- */
 
@@ -84,9 +29,10 @@ static const char *path_of(const char *folder, const char *name) {
   return path;
 }
 
-static void open_drafter(drafting *d, harness *h, const golden *g) {
+static void open_drafter(drafting *d, harness *h, const golden_drafts *g) {
   weft_error error = {{0}};
-  const weft_model_limits limits = {.rows_max = CASES_MAX, .segments_max = CASES_MAX, .target = h->model};
+  const weft_model_limits limits = {
+      .rows_max = GOLDEN_DRAFTS_CASES, .segments_max = GOLDEN_DRAFTS_CASES, .target = h->model};
   memset(d, 0, sizeof *d);
   d->h = h;
   d->gguf = harness_gguf(path_of("assistants", g->gguf));
@@ -94,16 +40,16 @@ static void open_drafter(drafting *d, harness *h, const golden *g) {
   if (status != WEFT_OK) harness_die(g->gguf, status, error.text);
   d->info = weft_model_get_info(d->model);
   float cap, scale;
-  weft_head_rows_args rows = {.weight = weft_model_head(d->model, &cap, &scale), .n_rows = CASES_MAX};
+  weft_head_rows_args rows = {.weight = weft_model_head(d->model, &cap, &scale), .n_rows = GOLDEN_DRAFTS_CASES};
   d->scratch_bytes = weft_head_rows_scratch(h->device, &rows) + 64;
   status = weft_device_alloc(h->device, d->scratch_bytes, &d->scratch);
   if (status != WEFT_OK) harness_die(g->gguf, status, "scratch");
-  d->newest = harness_memory(h, (size_t)CASES_MAX * h->info->n_hidden, sizeof *d->newest);
-  d->pair = harness_memory(h, (size_t)2 * CASES_MAX * h->info->n_hidden, sizeof *d->pair);
-  d->hidden = harness_memory(h, (size_t)CASES_MAX * d->info->n_hidden, sizeof *d->hidden);
-  d->logits = harness_memory(h, (size_t)CASES_MAX * VOCAB_MAX, sizeof *d->logits);
-  d->bad = harness_memory(h, CASES_MAX, 1);
-  d->token = harness_memory(h, CASES_MAX, sizeof *d->token);
+  d->newest = harness_memory(h, (size_t)GOLDEN_DRAFTS_CASES * h->info->n_hidden, sizeof *d->newest);
+  d->pair = harness_memory(h, (size_t)2 * GOLDEN_DRAFTS_CASES * h->info->n_hidden, sizeof *d->pair);
+  d->hidden = harness_memory(h, (size_t)GOLDEN_DRAFTS_CASES * d->info->n_hidden, sizeof *d->hidden);
+  d->logits = harness_memory(h, (size_t)GOLDEN_DRAFTS_CASES * GOLDEN_DRAFTS_VOCAB, sizeof *d->logits);
+  d->bad = harness_memory(h, GOLDEN_DRAFTS_CASES, 1);
+  d->token = harness_memory(h, GOLDEN_DRAFTS_CASES, sizeof *d->token);
 }
 
 static void close_drafter(drafting *d) {
@@ -115,9 +61,9 @@ static void close_drafter(drafting *d) {
 }
 
 /* The target computes the prompt; its last hidden row is kept. */
-static void run_prompt(drafting *d, golden *g, uint32_t i) {
-  prompt *p = &g->prompt[i];
-  float logits[VOCAB_MAX];
+static void run_prompt(drafting *d, golden_drafts *g, uint32_t i) {
+  golden_prompt *p = &g->prompt[i];
+  float logits[GOLDEN_DRAFTS_VOCAB];
   harness_seq_open(&p->seq);
   const harness_piece piece = {.seq = &p->seq, .tokens = p->token, .n = p->n, .output = OUT_LAST, .logits = logits};
   harness_run(d->h, &piece, 1);
@@ -142,8 +88,8 @@ static void find_logits(drafting *d, uint32_t n) {
 }
 
 /* The drafts of prompts first .. first + n - 1 in the same steps: logits [n][n_drafts][n_vocab]. */
-static void run_drafts(drafting *d, golden *g, uint32_t first, uint32_t n, float *out) {
-  uint32_t n_groups = d->h->layout.n_groups, hidden = d->h->info->n_hidden, row[CASES_MAX];
+static void run_drafts(drafting *d, golden_drafts *g, uint32_t first, uint32_t n, float *out) {
+  uint32_t n_groups = d->h->layout.n_groups, hidden = d->h->info->n_hidden, row[GOLDEN_DRAFTS_CASES];
   harness_arrays a = harness_arrays_open(n, n, n_groups);
   weft_batch batch = {.n_rows = n,
                       .n_stored = n,
@@ -157,7 +103,7 @@ static void run_drafts(drafting *d, golden *g, uint32_t first, uint32_t n, float
                       .table_at = a.table_at};
   for (uint32_t grp = 0; grp < n_groups; grp++) batch.kv_slot[grp] = a.slot[grp];
   for (uint32_t i = 0; i < n; i++) {
-    prompt *p = &g->prompt[first + i];
+    golden_prompt *p = &g->prompt[first + i];
     row[i] = i;
     a.position[i] = (int32_t)p->n;
     a.segment[i] = (weft_segment){.first_row = i, .n_rows = 1, .kv_len = p->n - 1, .n_outputs = 1};
@@ -190,43 +136,12 @@ static void run_drafts(drafting *d, golden *g, uint32_t first, uint32_t n, float
 
 /* ---- what holds ---- */
 
-static double error_of(const float *got, const float *wanted, size_t n) {
-  double low = wanted[0], high = wanted[0], worst = 0;
-  for (size_t i = 0; i < n; i++) {
-    double error = fabs((double)got[i] - (double)wanted[i]);
-    if (!(error <= worst)) worst = error;
-    low = fmin(low, (double)wanted[i]);
-    high = fmax(high, (double)wanted[i]);
-  }
-  return worst / (high - low);
-}
-
-static int32_t likeliest(const float *logits, uint32_t n) {
-  uint32_t best = 0;
-  for (uint32_t i = 1; i < n; i++)
-    if (logits[i] > logits[best]) best = i;
-  return (int32_t)best;
-}
-
-static double judge_prompt(const golden *g, uint32_t i, const float *got) {
-  size_t n = (size_t)g->n_drafts * g->n_vocab;
-  double error = error_of(got, g->floats + i * n, n);
-  if (!(error <= tolerance)) {
-    (void)printf("FAILED: %s, prompt %u: error %.3g of the range\n", g->gguf, i, error);
-    exit(1);
-  }
-  for (uint32_t k = 0; k < g->n_drafts; k++)
-    if (likeliest(got + (size_t)k * g->n_vocab, g->n_vocab) != g->prompt[i].drafted[k + 1])
-      harness_die(g->gguf, WEFT_E_INVALID, "another token is the likeliest");
-  return error;
-}
-
 static void run_golden(const char *name, const harness_options *options) {
-  static golden g;
+  static golden_drafts g;
   harness h;
   drafting d;
   double worst = 0;
-  read_golden(&g, name);
+  golden_drafts_read(&g, name);
   harness_open(&h, path_of("models", g.target), options);
   open_drafter(&d, &h, &g);
   size_t n = (size_t)g.n_drafts * g.n_vocab;
@@ -234,7 +149,7 @@ static void run_golden(const char *name, const harness_options *options) {
   for (uint32_t i = 0; i < g.n_prompts; i++) run_prompt(&d, &g, i);
   run_drafts(&d, &g, 0, g.n_prompts, all);
   for (uint32_t i = 0; i < g.n_prompts; i++) {
-    worst = fmax(worst, judge_prompt(&g, i, all + i * n));
+    worst = fmax(worst, golden_drafts_judge(&g, i, all + i * n));
     run_drafts(&d, &g, i, 1, one);
     if (memcmp(one, all + i * n, n * sizeof *one) != 0) harness_die(g.gguf, WEFT_E_INVALID, "a draft alone differs");
     harness_seq_close(&g.prompt[i].seq);

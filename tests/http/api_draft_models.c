@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Models that draft, drafters that read the model's keys, and canvases that draft for their own model: answers are the
- * same bytes with and without, with 1 to 16 drafts of a step, also of keys in 8 bits and on several devices; some of
- * the drafts are right, nobody can ask the drafter, and where it finds no place answers go on without. */
+/* Models that draft, drafters that read the model's keys, the layer of a model's own file that guesses ahead, and
+ * canvases that draft for their own model: answers are the same bytes with and without, with 1 to 16 drafts of a step,
+ * also of keys in 8 bits and on several devices; some of the drafts are right, nobody can ask the drafter, and where it
+ * finds no place answers go on without. */
 #include "api/drafts.h"
 #include "tests/support/http_conversation.h"
+#include "tests/support/state_model.h"
 
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
@@ -65,6 +67,12 @@ static int open_layers(void **state) {
 static int open_shards(void **state) {
   *state = &server;
   return open_on(DEMO_MODEL, "canvas:16", 8, "tensor");
+}
+
+/* The layer of the model's own file that guesses ahead. */
+static int open_own_layer(void **state) {
+  *state = &server;
+  return open_with(state_model_of(WEFT_SOURCE_DIR "/tests/golden/assistants/nextn-moe.gguf", 512), "mtp:16", 4);
 }
 
 /* The request that is answered takes the only place. */
@@ -171,6 +179,16 @@ static void test_assistant(void **state) {
   assert_true(sum.accepted > 40 && sum.rejected > 0);
 }
 
+/* The layer was taught the texts of other embeddings: drafts are right by chance alone. */
+static void test_own_layer(void **state) {
+  static const char *const prompts[] = {"[50,111,95,127,69,78]", "[7,16,50,54,113,78,79,109,123,90,22,38,124,10,117]"};
+  (void)state;
+  told sum = ask_each_depth("", prompts);
+  same_answers_by("\"speculative_config\":{\"method\":\"qwen3_next_mtp\"},", COMPLETIONS,
+                  "\"prompt\":[9],\"max_tokens\":20,\"temperature\":0,\"ignore_eos\":true", "choices.0.text", &sum);
+  assert_true(sum.rejected > 40);
+}
+
 static const char *const texts[] = {"\"7 23 41 7 23 41 7 23\"", "\"Sort from low to high: 41 77 23 95 10 68\""};
 
 static void test_model_at_each_depth(void **state) {
@@ -231,6 +249,8 @@ static void test_refusals(void **state) {
   refused_open(DEMO_AR_MODEL, "model:" DEMO_AR_MODEL, "it would draft for itself");
   refused_open(DEMO_AR_MODEL, "model:" TINY_DRAFT, "it drafts for a model whose hidden rows have 32 numbers; those of");
   refused_open(TINY, "model:" WEFT_SOURCE_DIR "/tests/golden/assistants/shared.gguf", "hidden rows have 24 numbers");
+  refused_open(TINY, "mtp", "layers of 'gemma4' that guess tokens ahead (nextn) do not draft");
+  refused_open(TINY, "mtp:40", "1 to 32");
   refused_open(TINY_DRAFT, "off",
                "a part beside a model (a drafter) and no model; give the file of the model, and this");
 }
@@ -239,6 +259,7 @@ int main(void) {
   const struct CMUnitTest model[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_nobody_asks_the_drafter)};
   const struct CMUnitTest canvas[] = {cmocka_unit_test(test_canvas)};
   const struct CMUnitTest assistant[] = {cmocka_unit_test(test_assistant)};
+  const struct CMUnitTest own_layer[] = {cmocka_unit_test(test_own_layer)};
   const struct CMUnitTest layers[] = {cmocka_unit_test(test_model_at_each_depth)};
   const struct CMUnitTest shards[] = {cmocka_unit_test(test_canvas_at_each_depth)};
   const struct CMUnitTest narrow[] = {cmocka_unit_test(test_no_place)};
@@ -246,6 +267,8 @@ int main(void) {
   int failed = cmocka_run_group_tests(model, open_model, close_talk);
   failed += cmocka_run_group_tests(canvas, open_canvas, close_talk);
   failed += cmocka_run_group_tests(assistant, open_assistant, close_talk);
+  failed += cmocka_run_group_tests(own_layer, open_own_layer, close_talk);
+  gguf_edit_clean();
   failed += cmocka_run_group_tests(layers, open_layers, close_talk);
   failed += cmocka_run_group_tests(shards, open_shards, close_talk);
   failed += cmocka_run_group_tests(narrow, open_narrow, close_talk);

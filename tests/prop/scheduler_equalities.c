@@ -79,7 +79,9 @@ static weft_logit_bias biases[REQUESTS_MAX][3];
 static uint32_t stop_lengths[REQUESTS_MAX];
 static answer alone[REQUESTS_MAX], answers[REQUESTS_MAX];
 static const cast *show;
-static const char *assistant; /* drafts for the second model; NULL: guess_next does, for both */
+/* Which file drafts for the second model; own_layer: a layer of that model's file; NULL: guess_next does, for both. */
+static const char *assistant;
+static const char own_layer[] = "own";
 static uint64_t n_assisted, n_assisted_right;
 static char label[160];
 
@@ -297,7 +299,10 @@ static void open_variant(rig *r, const variant *v, const char *backend, const ch
   o.context = show->context;
   if (v->bad_disk) o.disk = &bad_disk;
   if (o.draft_rows > 0 && assistant == NULL) o.drafter = &drafter;
-  if (o.draft_rows > 0) o.assistant = assistant;
+  if (o.draft_rows > 0 && assistant == own_layer)
+    o.nextn = true;
+  else if (o.draft_rows > 0)
+    o.assistant = assistant;
   rig_open(r, &o);
 }
 
@@ -548,30 +553,42 @@ static bool has_way(const char *backend, const char *isa) {
   return opens;
 }
 
-/* A drafter that reads keys: its drafts are made by the runner of the model, between steps, also on a card that
- * computes late; requests are preempted and come back from the host, and begin with found prefixes. */
+/* Drafts that the runner of the model makes, between steps, also on a card that computes late; requests are preempted
+ * and come back from the host, and begin with found prefixes. Of the variants every stride-th from begin. */
+static void run_drafts_of(const char *backend, uint64_t seed, const char *by, uint32_t begin, uint32_t stride) {
+  static const variant tier = {
+      .name = "tight, host tier, drafts",
+      .rig = {.chunk = 16, .rows = 96, .running = 40, .block = 4, .n_host = 400, .draft_rows = 40},
+      .order = 2,
+      .tight = true};
+  bool fake = strncmp(backend, "fake", 4) == 0;
+  uint32_t n = 0;
+  if (strcmp(backend, "cuda") == 0 && !has_way(backend, NULL)) return;
+  (void)snprintf(label, sizeof label, "drafts by %s, %s", by == own_layer ? "a layer of the file" : "another file",
+                 backend);
+  play_alone(fake ? "ref" : backend, NULL, seed);
+  assistant = by;
+  for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++)
+    if (variants[i].rig.draft_rows > 0 && n++ % stride == begin % stride) play_variant(&variants[i], backend, NULL);
+  if (n % stride == begin % stride) play_variant(&tier, backend, NULL);
+  assistant = NULL;
+}
+
+/* A drafter that reads the model's keys, and the layer of the model's own file that guesses ahead. */
 static void run_assistants(uint64_t seed) {
-  char *path[3] = {path_of("tests/golden/models/dg-base"), path_of("tests/golden/models/ar-dense"),
-                   path_of("tests/golden/assistants/dense")};
-  const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
-  const variant tier = {.name = "tight, host tier, drafts",
-                        .rig = {.chunk = 16, .rows = 96, .running = 40, .block = 4, .n_host = 400, .draft_rows = 40},
-                        .order = 2,
-                        .tight = true};
   static const char *const backends[] = {"ref", "cpu", "cuda", "fake graphs", "fake late graphs"};
-  show = &c;
-  for (uint32_t b = 0; b < sizeof backends / sizeof *backends; b++) {
-    if (b == 2 && !has_way(backends[b], NULL)) continue;
-    (void)snprintf(label, sizeof label, "a drafter that reads keys, %s", backends[b]);
-    if (b < 4) play_alone(b < 3 ? backends[b] : "ref", NULL, seed);
-    assistant = path[2];
-    for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++)
-      if (variants[i].rig.draft_rows > 0) play_variant(&variants[i], backends[b], NULL);
-    play_variant(&tier, backends[b], NULL);
-    assistant = NULL;
-  }
+  char *path[4] = {path_of("tests/golden/models/dg-base"), path_of("tests/golden/models/ar-dense"),
+                   path_of("tests/golden/assistants/nextn-moe"), path_of("tests/golden/assistants/dense")};
+  const cast of_file = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
+  const cast of_layer = {{path[0], path[2]}, REQUESTS_MAX, 48, 96, 6, 30};
+  show = &of_file;
+  for (uint32_t b = 0; b < 5; b++) run_drafts_of(backends[b], seed, path[3], 0, 1);
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
-  for (uint32_t i = 0; i < 3; i++) free(path[i]);
+  n_assisted = n_assisted_right = 0;
+  show = &of_layer;
+  for (uint32_t b = 1; b < 5; b++) run_drafts_of(backends[b], seed, own_layer, b % 2, test_amount(2, 2, 1));
+  rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
+  for (uint32_t i = 0; i < 4; i++) free(path[i]);
 }
 
 /* What one device gave must come from shards, in one part or in several: call by call and by copies, and with graphs
@@ -653,7 +670,7 @@ int main(int argc, char **argv) {
   for (uint64_t seed = first; seed < first + n; seed++) run_seed(seed);
   rig_need(n_from_file > 0 && n_file_lost > 0, "the file", "nothing came back, or nothing was lost");
   rig_need(n_preempted > 0, "the tight pools", "nobody was preempted");
-  (void)printf("%llu drafts of a drafter that reads keys, %llu right\n", (unsigned long long)n_assisted,
+  (void)printf("%llu drafts of the layer of a file, %llu right\n", (unsigned long long)n_assisted,
                (unsigned long long)n_assisted_right);
   (void)printf("%llu pages came from files, %llu were lost there\n", (unsigned long long)n_from_file,
                (unsigned long long)n_file_lost);

@@ -43,6 +43,7 @@ typedef struct harness_options {
   uint32_t rows_max, n_pages;
   bool in_order;  /* pages ascending instead of scrambled */
   bool free_sums; /* without the contract of determinism, where a backend has such a way */
+  bool nextn;     /* the layer of the file that guesses ahead will draft (model/nextn.h) */
 } harness_options;
 
 typedef struct harness_seq {
@@ -161,8 +162,10 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
                                .n_threads = options->n_threads,
                                .isa = options->isa,
                                .no_deterministic = options->free_sums};
-  weft_model_limits limits = {
-      .rows_max = options->rows_max, .canvas_rows_max = options->rows_max, .segments_max = options->rows_max};
+  weft_model_limits limits = {.rows_max = options->rows_max,
+                              .canvas_rows_max = options->rows_max,
+                              .segments_max = options->rows_max,
+                              .nextn = options->nextn};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
   if (!split_of(gguf, options->n_devices == 0 ? 1 : options->n_devices, options->n_shards, &h->split))

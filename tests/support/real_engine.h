@@ -30,6 +30,7 @@ typedef struct rig_options {
   uint64_t logits_bytes_max;
   uint32_t draft_rows;         /* of a step, with a drafter; */
   const char *assistant;       /* a file that drafts for the last model from its keys (model/assistant.h); NULL: none */
+  bool nextn;                  /* the layer of the last model's file that guesses ahead drafts (model/nextn.h) */
   const weft_drafter *drafter; /* NULL: none */
   bool drafts_paid;            /* drafts only where they are expected to gain */
   bool overlap, no_cache;
@@ -115,7 +116,9 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
     rig_need(split_of(r->gguf[i], n_devices, o->n_shards, &r->split[i]), "split", "the model cannot be split so");
     memcpy(r->split[i].device, opened, sizeof opened);
-    rig_need(weft_model_open(r->gguf[i], &r->split[i], limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
+    weft_model_limits own = *limits;
+    own.nextn = o->nextn && i + 1 == o->n_models;
+    rig_need(weft_model_open(r->gguf[i], &r->split[i], &own, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
              error.text);
     r->info[i] = weft_model_get_info(r->model[i]);
     geometry[i] = &r->info[i]->kv;
@@ -128,13 +131,20 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   rig_forget_keys(r);
 }
 
-static inline void rig_open_assistant(rig *r, const rig_options *o) {
+static inline void rig_open_assistant(rig *r, const rig_options *o, const weft_model_limits *of_model) {
   weft_error error = {{0}};
   uint32_t last = o->n_models - 1;
-  const weft_model_limits limits = {.rows_max = o->running, .segments_max = o->running, .target = r->model[last]};
-  if (o->assistant == NULL) return;
-  rig_need(weft_gguf_open(o->assistant, &r->assistant_gguf, &error) == WEFT_OK, "gguf", error.text);
-  weft_status status = weft_model_open(r->assistant_gguf, &r->split[last], &limits, NULL, NULL, &r->assistant, &error);
+  weft_model_limits limits = {.rows_max = o->running, .segments_max = o->running};
+  if (o->nextn) {
+    limits = *of_model;
+    limits.canvas_rows_max = o->draft_rows;
+    limits.nextn = true;
+  }
+  limits.target = r->model[last];
+  if (o->assistant == NULL && !o->nextn) return;
+  if (!o->nextn) rig_need(weft_gguf_open(o->assistant, &r->assistant_gguf, &error) == WEFT_OK, "gguf", error.text);
+  weft_status status = weft_model_open(o->nextn ? r->gguf[last] : r->assistant_gguf, &r->split[last], &limits, NULL,
+                                       NULL, &r->assistant, &error);
   rig_need(status == WEFT_OK, "drafter", error.text);
 }
 
@@ -158,7 +168,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
   memset(r, 0, sizeof *r);
   r->n_models = o->n_models;
   rig_open_models(r, o, &limits);
-  rig_open_assistant(r, o);
+  rig_open_assistant(r, o, &limits);
   rig_fill_cards(r, o);
   for (uint32_t i = 0; i < o->n_models; i++) {
     weft_device_runner_config config = {.model = r->model[i],

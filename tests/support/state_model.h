@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A model that keeps states and can chat, for tests of prefixes: qwen35-moe of tests/golden with a vocabulary of single
- * bytes and the special tokens of Qwen, and with a chat template.
+/* A model that keeps states and can chat, for tests of prefixes: qwen35-moe of tests/golden, or another file of its
+ * kind, with a vocabulary of single bytes and the special tokens of Qwen, and with a chat template.
  *
  * Law: byte b is token b, so every text has one way to be tokens, which are as many as its bytes; embeddings are drawn
  * from a fixed seed. The file lies in gguf_edit.h's folder and goes with gguf_edit_clean. */
@@ -89,9 +89,8 @@ static inline void state_model_tensors(const weft_gguf *from, gguf_writer *w) {
   }
 }
 
-/* Gives the file's path. The model's context is the source's, 512 tokens, if no other is given. */
-static inline const char *state_model_file(uint32_t context) {
-  static const char *const source = WEFT_SOURCE_DIR "/tests/golden/models/qwen35-moe.gguf";
+/* Gives the file's path. */
+static inline const char *state_model_of(const char *source, uint32_t context) {
   const gguf_edit longer = {.set_u32 = "qwen35moe.context_length", .value = context};
   weft_gguf *from;
   weft_error error = {{0}};
@@ -106,6 +105,10 @@ static inline const char *state_model_file(uint32_t context) {
   const char *path = gguf_edit_keep(gguf_writer_finish(&w), "states");
   gguf_writer_close(&w);
   return path;
+}
+
+static inline const char *state_model_file(uint32_t context) {
+  return state_model_of(WEFT_SOURCE_DIR "/tests/golden/models/qwen35-moe.gguf", context);
 }
 
 #endif

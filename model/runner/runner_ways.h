@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/* What the ways of drafting of a runner share (runner_assist.c), and each of them: a drafter that reads the model's
+ * keys (runner_assist.c, model/assistant.h), and the layer of the model's file that guesses ahead (runner_nextn.c).
+ * Private to these files.
+ *
+ * Law: a way gives, for draft k of some rows, the rows that the head reads; what is drawn from them, and what becomes
+ * of it, is the same for all. */
+#ifndef WEFT_MODEL_RUNNER_RUNNER_WAYS_H
+#define WEFT_MODEL_RUNNER_RUNNER_WAYS_H
+
+#include "model/runner/runner_assist.h"
+
+enum { RUNNER_DRAFTS_MAX = 32 };
+
+typedef struct runner_assist runner_assist;
+
+typedef struct runner_way {
+  bool shows_all; /* it is shown the hidden row of every row of a step, not only of those that draw */
+  /* How many rows one call drafts for, with so many drafts each; 0: not so many drafts. */
+  uint32_t (*rows_at_once)(const device_runner *r, uint32_t n_drafts);
+  /* A step has been enqueued. */
+  weft_status (*after_step)(device_runner *r, const runner_flight *f, const runner_step *step);
+  /* The segment, whose rows from `row` on are kept, has landed with n_taken tokens that its slot took. */
+  weft_status (*take)(device_runner *r, const runner_flight *f, uint32_t segment, uint64_t row);
+  /* Whether drafts of the slot can be made. */
+  bool (*knows)(const runner_slot *s);
+  /* Before the first draft of the batch; what the head reads of draft k into a->hidden. */
+  weft_status (*begin)(device_runner *r, const weft_batch *batch, uint32_t n_drafts);
+  weft_status (*draft)(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts);
+} runner_way;
+
+extern const runner_way runner_way_assistant, runner_way_nextn;
+
+struct runner_assist {
+  const runner_way *way;
+  weft_model *model;
+  const weft_weight *head;
+  uint32_t n_target, n_hidden, rows_max, kept_rows;
+  uint64_t scratch_bytes, n_bytes;
+  /* Arrays of the device. */
+  float *kept;    /* [depth + 1][kept_rows][n_target] hidden rows that flights draw from */
+  float *newest;  /* [n_slots][n_target] that of each slot; then a row of zeros */
+  float *pair;    /* [pairs][2][n_target] */
+  float *hidden;  /* [rows_max][n_hidden] */
+  int32_t *token; /* [RUNNER_DRAFTS_MAX + 1][rows_max] the last token, then drafts */
+  int32_t *asked; /* [RUNNER_DRAFTS_MAX][2][rows_max] temperatures and numbers drawn, then [rows_max] which of both */
+  void *stats;    /* of rows_max rows */
+  void *scratch;
+  /* Host memory. */
+  int32_t *drafted; /* [RUNNER_DRAFTS_MAX][rows_max] that the device sends */
+  int32_t *input;   /* [RUNNER_DRAFTS_MAX * 2 + 1][rows_max] */
+  uint32_t *row;    /* [pairs] 0, 1, 2 .. */
+  const uint32_t **allowed_of;
+  /* Of a layer that drafts: rows of a batch of its own, or of a step. */
+  uint32_t *output_at;   /* [pairs] where in d_hidden a row's hidden row lies */
+  int32_t *position;     /* [pairs] */
+  int64_t *no_slot;      /* [pairs] -1 */
+  weft_segment *segment; /* [rows_max] */
+};
+
+/* The kept rows of a flight: those that need logits come first, plain ones behind those that are scored. */
+float *runner_kept_of(const device_runner *r, const runner_flight *f);
+weft_status runner_keep_rows(device_runner *r, const runner_flight *f);
+/* Copies the newest hidden row of a slot from a kept one. */
+weft_status runner_take_newest(device_runner *r, const runner_flight *f, uint32_t segment, uint64_t row);
+
+#endif
