@@ -128,6 +128,8 @@ expect 0 'no bit differs at any stage of 24 tokens' "$weft" check stages -m $tin
 expect 1 'the first bit differs at layer 0, query' "$weft" check stages -m $tiny --with ref --tolerance 1e-9 -q
 expect 0 '"differs":false,"tokens":24,"first_bit":{"layer":0,"stage":"query"' "$weft" check stages -m $tiny --with ref --json -q
 expect 2 '--with nothing: give rows' "$weft" check stages -m $tiny --with nothing -q
+expect 0 'no bit differs at any stage of 24 tokens' "$weft" check stages -m $tiny --with rows:5 -q
+expect 2 'rows:N with N from 1 to 2048' "$weft" check stages -m $tiny --with rows:0 -q
 expect 2 'of `weft check stages`' "$weft" check -m $tiny --with rows -q
 expect 2 'is named twice' "$weft" check -m $tiny --devices 1,1 -q
 { head -c -40000 $ar && head -c 40000 /dev/zero; } >"$dir/zeros.gguf"

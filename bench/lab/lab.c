@@ -71,7 +71,8 @@ static const weft_option rows[] = {
     {"tolerance", 0, FIRST, CHECK, F32(tolerance, 0.1, 1e-9, 10), "T",
      "a row of an op, or of a stage, may be off by T times its root mean square"},
     {"with", 0, FIRST, CHECK, TEXT(with), "HOW",
-     "check stages: compare with rows one by one (rows), exact, fast, kv-8bit, ref, cpu, cuda, or another file [rows]"},
+     "check stages: compare with rows one by one (rows), N at a time (rows:N), exact, fast, kv-8bit, ref, cpu, cuda, "
+     "or another file [rows]"},
     {"llama", 0, FIRST, BENCH, TEXT(llama), "DIR", "folder with an existing llama-server, for `bench peer`"},
     {"n-prompt", 0, FIRST, BENCH, U32(n_prompt, 512, 1, 1 << 20), "N", "prompt tokens"},
     {"n-generate", 0, FIRST, BENCH, U32(n_generate, 64, 1, 1 << 20), "N", "generated tokens"},

@@ -1,29 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-/* weft check stages: the first stage at which a model differs from itself computed another way: row by row, in another
- * precision, with keys in 8 bits, on another backend, or from another file. 0: nothing differs by more than it may. */
+/* weft check stages: the first stage at which a model differs from itself computed another way: row by row, or so many
+ * rows at a time, in another precision, with keys in 8 bits, on another backend, or from another file. 0: nothing differs by more than it may. */
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench/lab/model.h"
 #include "bench/quality/stages.h"
 
-enum { TOKENS = 24 };
+enum { TOKENS = 24, ROWS_MAX = 2048 };
 
 typedef struct stages_job {
   const weft_lab_config *config;
-  bool by_rows; /* where not a bit may differ */
+  uint32_t by_rows; /* rows of a step of the second way, where not a bit may differ; 0: another way */
   int32_t *tokens;
   uint32_t n_tokens;
   weft_stages *stages;
 } stages_job;
 
+/* What stands behind the word rows: nothing, or a colon and how many at a time. */
+static weft_status read_rows(stages_job *job, const char *text, weft_error *error) {
+  char *end = NULL;
+  unsigned long n = *text == ':' && text[1] >= '0' && text[1] <= '9' ? strtoul(text + 1, &end, 10) : 1;
+  if (*text != 0 && (end == NULL || *end != 0 || n == 0 || n > ROWS_MAX))
+    return weft_fail(error, WEFT_E_INVALID, "--with rows%.50s: give rows, or rows:N with N from 1 to %d", text,
+                     ROWS_MAX);
+  job->by_rows = (uint32_t)n;
+  return WEFT_OK;
+}
+
 /* The second way; the first is that of the options. */
 static weft_status choose_way(stages_job *job, weft_lab_config *other, weft_error *error) {
   const char *with = job->config->with == NULL ? "rows" : job->config->with;
   *other = *job->config;
-  job->by_rows = strcmp(with, "rows") == 0;
-  if (job->by_rows) return WEFT_OK;
+  if (strncmp(with, "rows", 4) == 0) return read_rows(job, with + 4, error);
   if (strcmp(with, "exact") == 0 || strcmp(with, "fast") == 0) {
     other->product.precision = with;
   } else if (strcmp(with, "ref") == 0 || strcmp(with, "cpu") == 0 || strcmp(with, "cuda") == 0) {
@@ -34,7 +45,7 @@ static weft_status choose_way(stages_job *job, weft_lab_config *other, weft_erro
     other->product.models.item[0] = with;
   } else {
     return weft_fail(error, WEFT_E_INVALID,
-                     "--with %.100s: give rows, exact, fast, kv-8bit, ref, cpu, cuda, or a GGUF file", with);
+                     "--with %.100s: give rows, rows:N, exact, fast, kv-8bit, ref, cpu, cuda, or a GGUF file", with);
   }
   return WEFT_OK;
 }
@@ -48,7 +59,8 @@ static weft_status find_tokens(stages_job *job, const weft_model *model, weft_er
 }
 
 static uint32_t step_rows(const stages_job *job, bool second) {
-  return second && job->by_rows ? 1 : job->n_tokens > 0 && job->n_tokens < 256 ? job->n_tokens : 256;
+  if (second && job->by_rows > 0) return job->by_rows;
+  return job->n_tokens > 0 && job->n_tokens < ROWS_MAX ? job->n_tokens : ROWS_MAX;
 }
 
 /* One model at a time is in memory. */
@@ -110,7 +122,7 @@ static void print_words(const stages_job *job, const weft_stages_line *bit, cons
   say_where(bit, where, sizeof where);
   (void)printf("the first bit differs at %s, row %" PRIu32 ": by %.3g of the row's root mean square\n", where, bit->row,
                bound_error(bit->error));
-  if (job->by_rows) return;
+  if (job->by_rows > 0) return;
   if (far == NULL) {
     (void)printf("no row differs by more than %g of its root mean square (--tolerance)\n", tolerance);
     return;
@@ -136,7 +148,7 @@ static void print_json(const stages_job *job, const weft_stages_line *bit, const
   const weft_stages_line *line = weft_stages_lines(job->stages, &n);
   (void)printf("{\"differs\":%s,\"tokens\":%" PRIu32, differs ? "true" : "false", job->n_tokens);
   put_line("first_bit", bit);
-  put_line("first", job->by_rows ? bit : far);
+  put_line("first", job->by_rows > 0 ? bit : far);
   (void)printf(",\"stages\":[");
   for (uint32_t i = 0; i < n; i++) {
     if (i > 0) (void)printf(",");
@@ -156,7 +168,7 @@ int weft_check_stages(const weft_lab_config *config) {
   if (status == WEFT_OK) {
     const weft_stages_line *bit = weft_stages_first(job.stages, 0);
     const weft_stages_line *far = weft_stages_first(job.stages, (double)config->tolerance);
-    differs = job.by_rows ? bit != NULL : far != NULL;
+    differs = job.by_rows > 0 ? bit != NULL : far != NULL;
     if (config->product.json) {
       print_json(&job, bit, far, differs);
     } else {
