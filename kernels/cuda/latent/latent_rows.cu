@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/latent/latent.cuh"
 
-enum { ROWS_WARPS = 4, PRESS_THREADS = 256 };
+enum { ROWS_WARPS = 4, PRESS_THREADS = 512, PRESS_ROWS = 2 * WEFT_LATENT_RATIO_MAX };
 
 weft_status latent_push_segments(cuda_device *d, const weft_latent_segment *segment, uint32_t n_segments,
                                  const weft_latent_segment **out) {
@@ -123,21 +123,26 @@ static __device__ __forceinline__ pending_numbers pending_at(const weft_latent_p
           a.ape + (uint64_t)(position % a.out.positions) * a.pending.width};
 }
 
-/* Number d of the block of positions that begins at `begin`, before its norm. */
-static __device__ __forceinline__ float press_number(const weft_latent_press_args &a, const weft_latent_segment &s,
-                                                     uint32_t begin, uint32_t d) {
-  const uint32_t ratio = a.out.positions, first = a.overlaps && begin > 0 ? begin - ratio : begin;
+/* Finds the n rows that a block of positions is made of, each from the number on that it gives first. */
+static __device__ __forceinline__ void find_pending(const weft_latent_press_args &a, const weft_latent_segment &s,
+                                                    uint32_t first, uint32_t begin, uint32_t n, pending_numbers *rows) {
+  for (uint32_t i = threadIdx.x; i < n; i += PRESS_THREADS) {
+    const uint32_t skipped = a.overlaps && first + i >= begin ? a.out.width : 0;
+    pending_numbers p = pending_at(a, s, first + i);
+    rows[i] = {p.values + skipped, p.scores + skipped, p.ape == NULL ? NULL : p.ape + skipped};
+  }
+}
+
+/* Number d of the block that the rows make, before its norm. */
+static __device__ __forceinline__ float press_number(const pending_numbers *rows, uint32_t n, uint32_t d) {
   float most = -INFINITY, total = 0.0f, sum = 0.0f;
 #pragma unroll 8
-  for (uint32_t at = first; at < begin + ratio; at++)
-    most = fmaxf(most, pending_at(a, s, at).score(d + (a.overlaps && at >= begin ? a.out.width : 0)));
+  for (uint32_t i = 0; i < n; i++) most = fmaxf(most, rows[i].score(d));
 #pragma unroll 8
-  for (uint32_t at = first; at < begin + ratio; at++) {
-    uint32_t i = d + (a.overlaps && at >= begin ? a.out.width : 0);
-    pending_numbers p = pending_at(a, s, at);
-    float share = expf(__fsub_rn(p.score(i), most));
+  for (uint32_t i = 0; i < n; i++) {
+    float share = expf(__fsub_rn(rows[i].score(d), most));
     total = __fadd_rn(total, share);
-    sum = __fmaf_rn(share, p.values[i], sum);
+    sum = __fmaf_rn(share, rows[i].values[d], sum);
   }
   return __fdiv_rn(sum, total);
 }
@@ -153,6 +158,7 @@ static __device__ __forceinline__ float sum_of_press(float x) {
 static __global__ void __launch_bounds__(PRESS_THREADS) press_kernel(const __grid_constant__ weft_latent_press_args a) {
   constexpr uint32_t STEPS = WEFT_HEAD_DIM_MAX / PRESS_THREADS;
   launch_dependents_and_wait();
+  __shared__ pending_numbers rows[PRESS_ROWS];
   const uint32_t r = blockIdx.x, n = a.out.width, ratio = a.out.positions;
   const weft_latent_segment &s = latent_find_segment(a.segment, a.n_segments, r);
   const uint32_t position = s.kv_len + (r - s.first_row);
@@ -162,12 +168,15 @@ static __global__ void __launch_bounds__(PRESS_THREADS) press_kernel(const __gri
   for (uint32_t i = threadIdx.x; i < a.pending.width; i += PRESS_THREADS)
     values[i] = own.values[i], scores[i] = own.score(i);
   if ((position + 1) % ratio != 0) return;
-  const uint32_t begin = position + 1 - ratio;
+  const uint32_t begin = position + 1 - ratio, first = a.overlaps && begin > 0 ? begin - ratio : begin;
+  const uint32_t n_rows = position + 1 - first;
   float y[STEPS], squares = 0.0f;
+  find_pending(a, s, first, begin, n_rows, rows);
+  __syncthreads();
 #pragma unroll
   for (uint32_t i = 0; i < STEPS; i++) {
     uint32_t d = threadIdx.x + PRESS_THREADS * i;
-    y[i] = d < n ? press_number(a, s, begin, d) : 0.0f;
+    y[i] = d < n ? press_number(rows, n_rows, d) : 0.0f;
     squares = __fmaf_rn(y[i], y[i], squares);
   }
   float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(sum_of_press(squares), (float)n), a.eps)));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* mix and spread: hyper-connections (kernels/streams.h). A block has a row. Of mix all threads make the sum of squares
  * and y; one warp makes the shares meanwhile: a lane has an element of turn, or two where there are more than 32, and
- * reads the others of its row or column by shuffles.
+ * reads the others of its row or column by shuffles. Four parts, as models have, are a kernel of their own, which adds
+ * rows and columns by pairs.
  *
  *   squares   a thread has columns 4 t .. 4 t + 3 of every 4 * MIX_THREADS, or one of every MIX_THREADS where rows may
  *             not be read four numbers at a time; then a tree over the threads
@@ -55,6 +56,26 @@ static __device__ __forceinline__ void divide_by_sums(turn_elements &t, uint32_t
   if (two) t.high = __fdividef(t.high, high);
 }
 
+/* The turn of four parts: lanes 16 .. 31 have what lanes 0 .. 15 have. STEP 1: by rows; 4: by columns. */
+template <int STEP>
+static __device__ __forceinline__ float divide_by_four(float x, float floor) {
+  float sum = __fadd_rn(x, __shfl_xor_sync(0xFFFFFFFFu, x, STEP));
+  sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, 2 * STEP));
+  return __fdividef(x, __fadd_rn(sum, floor));
+}
+
+static __device__ __forceinline__ void make_turn_of_four(const weft_mix_args &a, const float *mixes, float length,
+                                                         float *out) {
+  const uint32_t i = threadIdx.x % 16;
+  float x = __fmaf_rn(__fdiv_rn(mixes[8 + i], length), a.scale[2], a.base[8 + i]);
+  float most = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
+  most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+  x = __fadd_rn(divide_by_four<1>(expf(__fsub_rn(x, most)), 0.0f), a.floor);
+  x = divide_by_four<4>(x, a.floor);
+  for (uint32_t r = 1; r < a.n_rounds; r++) x = divide_by_four<4>(divide_by_four<1>(x, a.floor), a.floor);
+  if (threadIdx.x % 32 < 16) out[i] = x;
+}
+
 /* Lanes beyond the last element repeat element 0, so that no sum of theirs is 0. */
 static __device__ __forceinline__ void make_turn(const weft_mix_args &a, const float *mixes, float length, float *out) {
   const uint32_t n = a.n_streams, lane = threadIdx.x % 32;
@@ -89,12 +110,12 @@ static __device__ __forceinline__ float take_of(const weft_mix_args &a, const fl
   return __fadd_rn(sigmoid_of(__fmaf_rn(__fdiv_rn(mixes[i], length), a.scale[0], a.base[i])), a.floor);
 }
 
-/* WIDE: rows are read and written four numbers at a time. */
-template <bool WIDE>
+/* WIDE: rows are read and written four numbers at a time. FOUR: there are four parts. */
+template <bool WIDE, bool FOUR>
 static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(const __grid_constant__ weft_mix_args a) {
   launch_dependents_and_wait();
   __shared__ float take[WEFT_STREAMS_MAX];
-  const uint32_t n = a.n_streams, n_cols = a.n_cols;
+  const uint32_t n = FOUR ? 4 : a.n_streams, n_cols = a.n_cols;
   const uint64_t r = blockIdx.x, n_all = (uint64_t)n * n_cols;
   const float *x = a.x + r * a.x_stride, *mixes = a.mixes + r * a.mixes_stride;
   float squares = 0.0f;
@@ -117,11 +138,15 @@ static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(const __grid_co
     if (lane < n)
       shares[lane] =
           __fmul_rn(2.0f, sigmoid_of(__fmaf_rn(__fdiv_rn(mixes[n + lane], length), a.scale[1], a.base[n + lane])));
-    make_turn(a, mixes, length, shares + n);
+    if (FOUR)
+      make_turn_of_four(a, mixes, length, shares + n);
+    else
+      make_turn(a, mixes, length, shares + n);
   }
   float *y = a.y + r * a.y_stride;
   for (uint32_t c = (WIDE ? 4 : 1) * threadIdx.x; c < n_cols; c += (WIDE ? 4 : 1) * MIX_THREADS) {
     float sum[WIDE ? 4 : 1] = {};
+#pragma unroll 4
     for (uint32_t i = 0; i < n; i++) {
       const float *part = x + (uint64_t)i * n_cols + c;
       if constexpr (WIDE) {
@@ -147,7 +172,10 @@ weft_status cuda_mix(weft_device *device, const weft_mix_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   bool wide = args->n_cols % 4 == 0 && may_be_wide(args->x, args->x_stride) && may_be_wide(args->y, args->y_stride);
-  cuda_start(d, wide ? mix_kernel<true> : mix_kernel<false>, args->n_rows, MIX_THREADS, 0, *args);
+  bool four = args->n_streams == 4;
+  auto kernel = wide ? (four ? mix_kernel<true, true> : mix_kernel<true, false>)
+                     : (four ? mix_kernel<false, true> : mix_kernel<false, false>);
+  cuda_start(d, kernel, args->n_rows, MIX_THREADS, 0, *args);
   return cuda_launched(d, "mix");
 }
 

@@ -37,9 +37,10 @@ static __device__ __forceinline__ candidate best_of_warp(candidate own) {
   return own;
 }
 
-/* KEPT: all ranks of a lane are in registers. */
+/* KEPT: all ranks of a lane are in registers. own: the expert of the rank that is the lane's number. */
 template <bool KEPT>
-static __device__ __forceinline__ void choose_by_rank(const weft_assign_args &a, const float *logits, int32_t *ids) {
+static __device__ __forceinline__ void choose_by_rank(const weft_assign_args &a, const float *logits, int32_t *ids,
+                                                      uint32_t *own) {
   const uint32_t lane = threadIdx.x % 32;
   float rank[KEPT ? ASSIGN_KEPT : 1];
 #pragma unroll
@@ -62,15 +63,27 @@ static __device__ __forceinline__ void choose_by_rank(const weft_assign_args &a,
     }
     last = best_of_warp(best);
     if (lane == 0) ids[j] = (int32_t)last.expert;
+    if (lane == j) *own = last.expert;
   }
 }
 
-static __device__ __forceinline__ void choose_by_table(const weft_assign_args &a, uint64_t row, int32_t *ids) {
+static __device__ __forceinline__ void choose_by_table(const weft_assign_args &a, uint64_t row, int32_t *ids,
+                                                       uint32_t *own) {
   const uint32_t token = (uint32_t)a.tokens[row];
   for (uint32_t j = threadIdx.x % 32; j < a.k; j += 32) {
     int32_t id = token < a.n_tokens ? a.table[(uint64_t)token * a.k + j] : -1;
     ids[j] = (uint32_t)id < a.n_experts ? id : -1;
+    if (j < 32) *own = (uint32_t)id;
   }
+}
+
+/* Weights of up to 32 ranks, a lane each. */
+static __device__ __forceinline__ void weigh_lanes(const weft_assign_args &a, const float *logits, uint32_t id,
+                                                   float *weights) {
+  const uint32_t lane = threadIdx.x % 32;
+  float score = lane < a.k && id < a.n_experts ? score_of(logits[id]) : not_a_number(), total = 1e-20f;
+  for (uint32_t j = 0; j < a.k; j++) total = __fadd_rn(total, __shfl_sync(0xFFFFFFFFu, score, j));
+  if (lane < a.k) weights[lane] = __fdiv_rn(__fmul_rn(a.factor, score), total);
 }
 
 template <bool KEPT>
@@ -81,10 +94,15 @@ static __global__ void __launch_bounds__(32 * ASSIGN_WARPS) assign_kernel(const 
   const float *logits = a.logits + row * a.logits_stride;
   int32_t *ids = a.ids + row * a.k;
   float *weights = a.weights + row * a.k, total = 1e-20f;
+  uint32_t own = UINT32_MAX;
   if (a.table != NULL)
-    choose_by_table(a, row, ids);
+    choose_by_table(a, row, ids, &own);
   else
-    choose_by_rank<KEPT>(a, logits, ids);
+    choose_by_rank<KEPT>(a, logits, ids, &own);
+  if (a.k <= 32) {
+    weigh_lanes(a, logits, own, weights);
+    return;
+  }
   __syncwarp();
   for (uint32_t j = 0; j < a.k; j++) {
     uint32_t id = (uint32_t)ids[j];
