@@ -13,6 +13,7 @@
 #define WEFT_KERNELS_CUDA_GATED_EPILOGUE_CUH
 
 #include "kernels/cuda/gemm/pipeline.cuh"
+#include "kernels/cuda/moe/limited_gate.cuh"
 
 /* Half `half` of a row tile of the gate, and of up's, which lies `up` bytes behind it in shared memory. */
 typedef struct gated_tiles {
@@ -105,7 +106,7 @@ static __device__ __forceinline__ void store_gated_rows(const gemm_args &a, uint
     for (uint32_t j = 0; j < 2; j++) {
       float g = __fmul_rn(sums[i][j], scale[0]), u = __fmul_rn(sums[i][j + 2], scale[1]);
       if (WHOLE || (8 * i + row + j < n && out < weight.n_out))
-        y[j * weight.y_stride] = gate_product(a.activation, g, u);
+        y[j * weight.y_stride] = limited_gate(a.activation, a.limit, g, u);
     }
   }
 }

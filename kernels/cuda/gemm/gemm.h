@@ -97,6 +97,7 @@ typedef struct gemm_args {
    * even number of whole tiles, and n_out of one half. Few rows, and where gemm_has_gated_epilogue says so. */
   bool gated;
   weft_activation activation;
+  float limit; /* of the gate of experts; 0: none */
   /* With ids, raw and gated: a shared MLP of the same rows, whose weights are [GEMM_SHARED_MLP]
    * and the one after it, of the same type and n_in. Their tiles come first, since they do not wait for the choice
    * of experts. */

@@ -16,6 +16,7 @@
 #include "kernels/cuda/gemm/w8a8.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/gemm/pipeline.cuh"
+#include "kernels/cuda/moe/limited_gate.cuh"
 
 enum {
   GROUPS = 3,
@@ -280,7 +281,7 @@ static __device__ __forceinline__ void store_gated_block(const gemm_args &a, con
       four_of(sums, 2 * m, r, scale[0], g);
       four_of(sums, 8 + 2 * m, r, scale[1], u);
 #pragma unroll
-      for (int i = 0; i < 4; i++) g[i] = gate_product(a.activation, g[i], u[i]);
+      for (int i = 0; i < 4; i++) g[i] = limited_gate(a.activation, a.limit, g[i], u[i]);
       store_four<WHOLE>(y + 16 * m, outputs_left(weight, item, row, first + 16 * m), g);
     }
   }

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/gemm/gemv.cuh"
 #include "kernels/cuda/gemm/prologue.h"
+#include "kernels/cuda/moe/limited_gate.cuh"
 
 enum { PROLOGUE_THREADS = 256 };
 
@@ -47,7 +48,7 @@ static __device__ __forceinline__ void load_piece(const prologue_args &a, const 
 template <bool GATED>
 static __device__ __forceinline__ void gate_piece(const prologue_args &a, const row_piece<GATED> &from, float (&v)[8]) {
 #pragma unroll
-  for (int e = 0; e < 8; e++) v[e] = GATED ? gate_product(a.activation, from.v[e], from.v[8 + e]) : from.v[e];
+  for (int e = 0; e < 8; e++) v[e] = GATED ? limited_gate(a.activation, a.limit, from.v[e], from.v[8 + e]) : from.v[e];
 }
 
 static __device__ __forceinline__ void store_piece(const prologue_args &a, uint32_t place, uint32_t piece,

@@ -17,6 +17,7 @@ typedef struct prologue_args {
   bool gated; /* an element is act(x[i]) * x[i + up_at] */
   int64_t up_at;
   weft_activation activation;
+  float limit;   /* of the gate; 0: none */
   bool is_tiled; /* the tiled layout of gemm.h, of n_tiles tiles of 8 rows */
   uint32_t n_tiles;
   bool wide; /* several numbers may be read at once; set by prologue_rows and w8a8_prologue */

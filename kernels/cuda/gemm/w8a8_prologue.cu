@@ -4,6 +4,7 @@
 #include "kernels/cuda/gemm/w8a8.cuh"
 #include "kernels/cuda/weights/packed_element.cuh"
 #include "kernels/cuda/gemm/gemv.cuh"
+#include "kernels/cuda/moe/limited_gate.cuh"
 
 enum { W8A8_LANES = 16, W8A8_PROLOGUE_THREADS = 256 };
 
@@ -39,7 +40,7 @@ static __device__ __forceinline__ w8a8_piece load_w8a8_piece(const prologue_args
 #pragma unroll
   for (uint32_t i = 0; i < 16; i++) {
     float own = (&g[i / 4].x)[i % 4];
-    piece.v[i] = GATED ? gate_product(a.activation, own, (&u[i / 4].x)[i % 4]) : own;
+    piece.v[i] = GATED ? limited_gate(a.activation, a.limit, own, (&u[i / 4].x)[i % 4]) : own;
   }
   return piece;
 }

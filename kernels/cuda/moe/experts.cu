@@ -188,10 +188,8 @@ static __global__ void gate_pairs_kernel(const __grid_constant__ gate_pairs_args
   if (i >= a.n_ff || place < 0) return;
   const float *row = a.gu + place * 2 * a.n_ff + i;
   uint64_t at = (uint64_t)((uint32_t)a.ids[blockIdx.y] - a.first_expert) * a.n_ff + i;
-  float g = row[0], u = row[a.n_ff];
-  if (a.limit > 0.0f && a.gate_bias != NULL) g = __fadd_rn(g, a.gate_bias[at]), u = __fadd_rn(u, a.up_bias[at]);
-  a.h[place * a.h_stride + i] = a.limit > 0.0f ? limited_gate(a.activation, a.limit, g, u)
-                                               : biased_gate(a.activation, g, u, a.gate_bias, a.up_bias, at);
+  a.h[place * a.h_stride + i] =
+      limited_biased_gate(a.activation, a.limit, row[0], row[a.n_ff], a.gate_bias, a.up_bias, at);
 }
 
 /* n results beside each other, as they lie in memory: one, or 16 bytes that are read at once. */
@@ -458,7 +456,7 @@ static weft_status input_prologue(cuda_device *d, const weft_experts_args *args,
 
 /* Whether no GEMM makes the gated product, but a kernel of its own. */
 static bool gates_apart(const weft_experts_args *args) {
-  return args->gate_bias != NULL || args->activation == WEFT_CLAMPED_SILU || args->limit > 0.0f;
+  return args->gate_bias != NULL || args->activation == WEFT_CLAMPED_SILU;
 }
 
 /* Gate and up in one grouped GEMM with a gated epilogue, [place][n_ff]. False: there is none. */
@@ -473,6 +471,7 @@ static bool gated_gate_up_args(const cuda_device *d, const weft_experts_args *ar
   if (args->gate_up == NULL) a->weight[a->n_weights++] = gemm_weight_of(args->up, p->gate_up, p->n_ff);
   a->gated = true;
   a->activation = args->activation;
+  a->limit = args->limit;
   return gemm_has_gated_epilogue(d, a);
 }
 
@@ -528,6 +527,7 @@ static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args,
   a.gated = !is_gated && !gates_apart(args);
   a.up_at = p->n_ff;
   a.activation = args->activation;
+  a.limit = args->limit;
   a.is_tiled = true;
   a.n_tiles = cuda_ceil(p->n_places, 8);
   a.at = p->pair_at;
@@ -585,7 +585,7 @@ static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
   int type = in->type;
   bool is_w8a8 = gemm_operand_of(in) == OPERAND_INT8;
-  if (is_w8a8 != (gemm_operand_of(args->down) == OPERAND_INT8) || args->limit > 0.0f) return false;
+  if (is_w8a8 != (gemm_operand_of(args->down) == OPERAND_INT8)) return false;
   if (gates_apart(args) && (is_w8a8 || args->shared.gate != NULL || !experts_gemv_takes_biases(type) ||
                             !experts_gemv_takes_biases(args->down->type)))
     return false;
@@ -632,6 +632,7 @@ static weft_status gemv_gate_up(weft_device *device, const weft_experts_args *ar
   a.raw.x_stride = args->x_stride;
   a.gated = true;
   a.activation = args->activation;
+  a.limit = args->limit;
   if (args->gate_up == NULL) {
     a.weight[1] = gemm_weight_of(args->up, p->gate_up, p->n_ff);
     a.n_weights = 2;

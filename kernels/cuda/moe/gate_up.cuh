@@ -28,6 +28,7 @@
 
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/gemm/gemv.cuh"
+#include "kernels/cuda/moe/limited_gate.cuh"
 
 /* Which rows a block has in shared memory after its prologue: those of the experts, those of the shared MLP, or
  * both, one behind the other. */
@@ -208,7 +209,7 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
 struct plain_gate {
   const gemm_args &a;
   __device__ __forceinline__ float operator()(uint32_t, float g, float u) const {
-    return gate_product(a.activation, g, u);
+    return limited_gate(a.activation, a.limit, g, u);
   }
 };
 

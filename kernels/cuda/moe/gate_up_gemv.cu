@@ -58,7 +58,7 @@ struct expert_gate {
   const float *gate_bias, *up_bias;
   uint64_t first; /* of the expert's numbers */
   __device__ __forceinline__ float operator()(uint32_t out, float g, float u) const {
-    return biased_gate(a.activation, g, u, gate_bias, up_bias, first + out);
+    return limited_biased_gate(a.activation, a.limit, g, u, gate_bias, up_bias, first + out);
   }
 };
 

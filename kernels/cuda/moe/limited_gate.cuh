@@ -15,4 +15,12 @@ static __device__ __forceinline__ float limited_gate(weft_activation activation,
   return gate_product(activation, g, u);
 }
 
+/* Any gate, of what the biases at index `at` were added to. */
+static __device__ __forceinline__ float limited_biased_gate(weft_activation activation, float limit, float g, float u,
+                                                            const float *gate_bias, const float *up_bias, uint64_t at) {
+  if (limit == 0.0f) return biased_gate(activation, g, u, gate_bias, up_bias, at);
+  if (gate_bias != NULL) g = __fadd_rn(g, gate_bias[at]), u = __fadd_rn(u, up_bias[at]);
+  return limited_gate(activation, limit, g, u);
+}
+
 #endif
