@@ -272,31 +272,38 @@ static void check_rows_and_threads(const fixture *f, const subject *u) {
   }
 }
 
-/* Where a backend has limits: a limited case is the sum of its parts, and differs from the same case without. */
-static void test_limits(void **state) {
-  const fixture *f = *state;
-  static const experts_case limited = {"limited", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96,
-                                       160,       WEFT_SILU,      LIMITED};
-  experts_case free = limited;
+/* A limited case is the sum of its parts, also a row alone, and differs from the same case without. */
+static void check_limits(const fixture *f, const experts_case *limited, uint64_t seed) {
+  experts_case free = *limited;
+  const uint32_t n = limited->n_in, k = limited->k;
   free.extra = 0;
-  subject u = {.c = &limited, .w = make_weights(&limited, 1500), .in = make_inputs(&limited, ROWS, 1550)}, plain = u;
+  subject u = {.c = limited, .w = make_weights(limited, seed), .in = make_inputs(limited, ROWS, seed + 50)}, plain = u;
   plain.c = &free;
   for (uint32_t d = 0; d <= f->all.n; d++) {
     weft_device *device = d < f->all.n ? f->all.cpu[d] : f->all.ref;
     const char *name = d < f->all.n ? f->all.name[d] : "ref";
-    if (!weft_device_kernels(device)->has_limits) continue;
     buffer y = run_rows(device, &u, 0, ROWS, NULL), without = run_rows(device, &plain, 0, ROWS, NULL);
     assert_true(memcmp(y.data, without.data, y.n_bytes) != 0);
     for (uint32_t r = 0; r < ROWS && d < f->all.n; r += 3) {
       float want[WIDTH_MAX];
-      row_of_parts(device, &limited, &u.w, u.in.x + r * 96, u.in.ids + r * 2, u.in.rank_weights + r * 2, want);
-      assert_same("limited", name, "the sum of its parts", (float *)y.data + (size_t)r * 96, want, 96 * sizeof *want);
+      row_of_parts(device, limited, &u.w, u.in.x + r * n, u.in.ids + r * k, u.in.rank_weights + r * k, want);
+      assert_same(limited->name, name, "the sum of its parts", (float *)y.data + (size_t)r * n, want, n * sizeof *want);
+      buffer alone = run_rows(device, &u, r, 1, NULL);
+      assert_same(limited->name, name, "a row alone", alone.data, want, n * sizeof *want);
+      buffer_free(&alone);
     }
     buffer_free(&y);
     buffer_free(&without);
   }
   free_inputs(&u.in);
   free_weights(&u.w);
+}
+
+static void test_limits(void **state) {
+  static const experts_case limited[] = {
+      {"limited", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96, 160, WEFT_SILU, LIMITED},
+      {"limited, 2 bits", WEFT_TYPE_IQ2_XXS, WEFT_TYPE_IQ2_XXS, WEFT_TYPE_Q2_K, 5, 2, 256, 256, WEFT_SILU, LIMITED}};
+  for (uint32_t i = 0; i < 2; i++) check_limits(*state, &limited[i], 1500 + 100 * i);
 }
 
 static void test_rows_and_threads(void **state) {
