@@ -137,7 +137,7 @@ weft_status drafts_load_assistant(const weft_runtime *rt, weft_served_model *m, 
   weft_gguf *gguf = m->draft_nextn ? m->gguf : m->assistant;
   weft_status status = WEFT_OK;
   if (gguf == NULL) return WEFT_OK;
-  if (m->draft_nextn) limits = of_model;
+  if (m->draft_nextn || weft_model_fills_blocks(gguf)) limits = of_model;
   if (m->draft_nextn) limits.canvas_rows_max = drafts_rows_max(&rt->options, m);
   for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
     weft_model_copy *copy = &m->copy[r];
@@ -279,9 +279,11 @@ static void print_assistant(const weft_served_model *m, weft_text *out) {
   const double mib = 1024.0 * 1024.0;
   char name[512];
   (void)weft_utf8_clean(info->name, name, sizeof name);
+  const char *does = m->draft_nextn                          ? "guesses ahead"
+                     : weft_model_fills_blocks(m->assistant) ? "fills blocks"
+                                                             : "reads the model's keys";
   weft_text_printf(out, "by %s, which %s: weights %.1f MiB, activations %.1f MiB\n",
-                   m->draft_nextn ? "a layer of the file" : name,
-                   m->draft_nextn ? "guesses ahead" : "reads the model's keys", (double)info->weight_bytes / mib,
+                   m->draft_nextn ? "a layer of the file" : name, does, (double)info->weight_bytes / mib,
                    (double)info->scratch_bytes / mib);
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/dflash.h"
 #include "model/layers_args.h"
 #include "model/models.h"
 
@@ -25,7 +26,7 @@ const model_arch *assistant_arch(const weft_gguf *gguf) {
 }
 
 bool weft_model_is_assistant(const weft_gguf *gguf) {
-  return assistant_arch(gguf) != NULL;
+  return assistant_arch(gguf) != NULL || dflash_is_file(gguf);
 }
 
 /* ---- does it fit its target ---- */

@@ -140,6 +140,25 @@ static weft_status end_rows(model_step *step) {
   return layers_gather(step, step->model->shard == 0 ? step->args->hidden : step->h);
 }
 
+/* Keeps what goes into the layer, where a drafter reads it. */
+static weft_status keep_features(const model_step *step, uint32_t layer) {
+  const weft_model *model = step->model;
+  const model_block *block = model->features.block;
+  const uint64_t n = model->hyper.n_hidden;
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; block != NULL && i < block->n_layers && status == WEFT_OK; i++) {
+    const weft_norm_args copy = {.x = step->x,
+                                 .y = model->features.rows + i * n,
+                                 .n_rows = step->n_rows,
+                                 .n_cols = (uint32_t)n,
+                                 .plain = true,
+                                 .x_stride = n,
+                                 .y_stride = block->n_layers * n};
+    if (block->layer[i] == layer) status = weft_norm(step->part->device, &copy);
+  }
+  return status;
+}
+
 weft_status model_compute(model_step *step) {
   model_part *part = step->part;
   begin_rows(step);
@@ -153,7 +172,8 @@ weft_status model_compute(model_step *step) {
   if (status == WEFT_OK) status = make_input(step);
   for (uint32_t l = part->first_layer; status == WEFT_OK && l < part->end_layer; l++) {
     weft_device_at_layer(part->device, l);
-    status = step->model->arch->layer(step, l);
+    status = keep_features(step, l);
+    if (status == WEFT_OK) status = step->model->arch->layer(step, l);
     if (step->n_rows == 0) break; /* no output is wanted, and all keys are stored */
     if (status == WEFT_OK) status = tap_stream(step, l, WEFT_STAGE_LAYER);
   }

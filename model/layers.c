@@ -446,6 +446,13 @@ static weft_status gate_heads(model_step *step, const model_layer *layer) {
   return weft_gate(step->part->device, &args);
 }
 
+weft_status layers_keys(model_step *step, uint32_t l) {
+  const weft_kv_view view =
+      weft_kv_store_view(step->args->kv, step->args->layout, step->model->first_set[l], step->model->shard);
+  weft_status status = project_qkv(step, l);
+  return status == WEFT_OK ? store_keys(step, l, &view) : status;
+}
+
 weft_status layers_attention(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;

@@ -48,6 +48,8 @@ void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
  * layer the step then goes on with the output rows only. A step without output rows ends with the last layer that
  * stores keys, and step->n_rows is 0 from there on. */
 weft_status layers_attention(model_step *step, uint32_t layer);
+/* Of that the keys and values alone, which are stored. */
+weft_status layers_keys(model_step *step, uint32_t layer);
 /* The same for a layer with the delta rule: what later rows need goes to the pages, the result to step->a. */
 weft_status layers_delta(model_step *step, uint32_t layer);
 /* The same for a layer with latent rows, up to what attention gives a row, in y [n_rows, n_hidden]. All rows go on. */

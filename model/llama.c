@@ -89,14 +89,19 @@ static const tensor_row layer_rows[] = {
     ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, DIM_EXPERTS),
 };
 
-weft_status llama_load_rows(weft_model *model, weights_loader *loader, const tensor_row *rows, uint32_t n_rows) {
-  weft_status status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
-  if (status == WEFT_OK) status = weights_output_norm(loader);
-  if (status == WEFT_OK) status = rope_load(loader);
+static weft_status load_layers(weft_model *model, weights_loader *loader, const tensor_row *rows, uint32_t n_rows) {
+  weft_status status = rope_load(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = weights_load(loader, rows, n_rows, l, &model->layers[l]);
     if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, l, &model->layers[l]);
   }
+  return status;
+}
+
+weft_status llama_load_rows(weft_model *model, weights_loader *loader, const tensor_row *rows, uint32_t n_rows) {
+  weft_status status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
+  if (status == WEFT_OK) status = weights_output_norm(loader);
+  if (status == WEFT_OK) status = load_layers(model, loader, rows, n_rows);
   if (status != WEFT_OK) return status;
   return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);
@@ -104,6 +109,10 @@ weft_status llama_load_rows(weft_model *model, weights_loader *loader, const ten
 
 weft_status llama_load(weft_model *model, weights_loader *loader) {
   return llama_load_rows(model, loader, layer_rows, sizeof layer_rows / sizeof *layer_rows);
+}
+
+weft_status llama_load_layers(weft_model *model, weights_loader *loader) {
+  return load_layers(model, loader, layer_rows, sizeof layer_rows / sizeof *layer_rows);
 }
 
 /* ---- forward ---- */

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/range.h"
 #include "model/assistant.h"
+#include "model/dflash.h"
 #include "model/gguf/keys.h"
 #include "model/layers.h"
 #include "model/models.h"
@@ -74,9 +75,12 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
   info->kv = model_hyper_geometry(hyper, info->kv_type);
   info->kv.n_shards = model->n_shards;
   if (model->limits.nextn && model->target == NULL) nextn_add_keys(hyper, &info->kv);
+  if (model->limits.block_drafter != NULL && model->target == NULL) (void)dflash_add_keys(model, &info->kv);
   for (uint32_t s = info->kv.n_sets; s-- > 0;) model->first_set[info->kv.set[s].layer] = (uint16_t)s;
   if (model->limits.nextn)
     nextn_find_keys(model);
+  else if (dflash_is(model))
+    dflash_find_keys(model);
   else if (model->target != NULL)
     assistant_find_keys(model);
   weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
@@ -187,6 +191,7 @@ static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_e
 static weft_status read_hyper(weft_model *model, const weft_gguf *gguf, weft_error *error) {
   if (model->target == NULL) return model_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (model->limits.nextn) return nextn_read(gguf, model, error);
+  if (dflash_is_file(gguf)) return dflash_read(gguf, model, error);
   model->arch = assistant_arch(gguf);
   return assistant_read(gguf, model->target, &model->hyper, error);
 }
@@ -229,6 +234,8 @@ static weft_status read_file(weft_model *model, const model_opening *opening) {
   weft_status status = read_hyper(model, gguf, error);
   if (status == WEFT_OK && model->limits.nextn && model->target == NULL)
     status = nextn_check(gguf, model, split->n_devices, error);
+  if (status == WEFT_OK && model->limits.block_drafter != NULL && model->target == NULL)
+    status = dflash_check(model, split->n_devices, error);
   if (status == WEFT_OK) status = weights_slice_heads(gguf, model, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);

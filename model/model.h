@@ -40,6 +40,7 @@ typedef struct weft_model_limits {
   /* The layer of the file that guesses tokens ahead (model/nextn.h) drafts: without a target its keys have room in the
    * model's pages; with one, which is of the same file, that layer alone is opened. */
   bool nextn;
+  const weft_gguf *block_drafter; /* the file of a drafter (model/dflash.h) whose keys have room in the model's pages */
 } weft_model_limits;
 
 /* What lies on one device: layers, or a shard of them. */
@@ -76,8 +77,10 @@ weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, cons
  * opens, its bytes among it; no weight is read and no memory of the device taken. It computes nothing. */
 weft_status weft_model_plan(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
                             weft_model **out, weft_error *error);
-/* Whether the file is of a drafter that reads its target's keys (model/assistant.h). */
+/* Whether the file is of a drafter that reads its target's keys (model/assistant.h), or fills blocks (model/dflash.h);
+ * and whether it is of the latter. */
 bool weft_model_is_assistant(const weft_gguf *gguf);
+bool weft_model_fills_blocks(const weft_gguf *gguf);
 /* The status that weft_model_open would give on a device that has all types and enough memory; no weight is read. */
 weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error);
 void weft_model_close(weft_model *model);

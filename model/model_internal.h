@@ -13,6 +13,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/shards.h"
+#include "model/blocks.h"
 #include "model/model.h"
 #include "model/scratch_plan.h"
 #include "model/step_arrays.h"
@@ -79,6 +80,7 @@ typedef struct model_hyper {
   uint32_t n_rotated; /* elements of a head that rotate, the first ones in the file; 0: all */
   model_delta delta;
   model_latent latent;
+  model_block block;
   rope_scaling rope_scaling;
   uint32_t canvas_length;
   weft_entropy_bound entropy_bound;
@@ -216,9 +218,10 @@ struct weft_model {
   uint64_t n_passes;                 /* with rows */
   weft_crossed crossed;              /* read by any thread */
   uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
-  struct weft_model *target;         /* of a drafter: whose keys it reads; NULL: it is a model */
-  bool has_head;                     /* of a shard: it has the output matrix */
-  struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
+  model_features features;
+  struct weft_model *target;   /* of a drafter: whose keys it reads; NULL: it is a model */
+  bool has_head;               /* of a shard: it has the output matrix */
+  struct model_shards *others; /* of shard 0: the other shards and their threads (model/shards.h) */
 };
 
 /* Floats of a row of the residual stream: what goes from layer to layer, from part to part and between shards. */

@@ -54,6 +54,8 @@ weft_status llama_layer(model_step *step, uint32_t layer);
 weft_status llama_load_rows(weft_model *model, weights_loader *loader, const tensor_row *rows, uint32_t n_rows);
 weft_status gpt_oss_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status gpt_oss_load(weft_model *model, weights_loader *loader);
+/* Its layers and rotation, without embeddings, last norm and head. */
+weft_status llama_load_layers(weft_model *model, weights_loader *loader);
 weft_status qwen35_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status qwen35_load(weft_model *model, weights_loader *loader);
 weft_status qwen35_layer(model_step *step, uint32_t layer);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weft check stages: the first stage at which a model differs from itself computed another way: row by row, or so many
- * rows at a time, in another precision, with keys in 8 bits, on another backend, or from another file. 0: nothing differs by more than it may. */
+ * rows at a time, in another precision, with keys in 8 bits, on another backend, or from another file. 0: nothing
+ * differs by more than it may. */
 
 #include <inttypes.h>
 #include <stdlib.h>

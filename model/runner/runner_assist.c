@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "model/assistant.h"
+#include "model/dflash.h"
 #include "model/nextn.h"
 #include "model/runner/runner_ways.h"
 
@@ -14,6 +15,17 @@
 static void *take_device(device_runner *r, runner_assist *a, uint64_t n, uint64_t size, weft_status *status) {
   a->n_bytes += n * size;
   return runner_memory_take(&r->memory, r->first, n * size, status);
+}
+
+/* What goes into the layers that a drafter of blocks names is kept from now on. */
+static weft_status take_features(device_runner *r, runner_assist *a) {
+  weft_model *target = r->config.model;
+  weft_status status = WEFT_OK;
+  if (!dflash_is(a->model)) return WEFT_OK;
+  target->features.rows =
+      take_device(r, a, (uint64_t)target->limits.rows_max * a->model->hyper.n_target, sizeof(float), &status);
+  target->features.block = status == WEFT_OK ? &a->model->hyper.block : NULL;
+  return status;
 }
 
 static weft_status take_arrays(device_runner *r, runner_assist *a) {
@@ -29,6 +41,7 @@ static weft_status take_arrays(device_runner *r, runner_assist *a) {
   a->asked = take_device(r, a, n * (2 * RUNNER_DRAFTS_MAX + 1), sizeof *a->asked, &status);
   a->stats = take_device(r, a, runner_stats_bytes(n), 1, &status);
   a->scratch = take_device(r, a, a->scratch_bytes, 1, &status);
+  if (status == WEFT_OK) status = take_features(r, a);
   if (status == WEFT_OK)
     status = weft_device_alloc_host(r->first, n * RUNNER_DRAFTS_MAX * sizeof *a->drafted, (void **)&a->drafted);
   if (status != WEFT_OK) return status;
@@ -37,10 +50,11 @@ static weft_status take_arrays(device_runner *r, runner_assist *a) {
   a->allowed_of = weft_alloc(n, sizeof *a->allowed_of);
   a->output_at = weft_alloc(n_pairs, sizeof *a->output_at);
   a->position = weft_alloc(n_pairs, sizeof *a->position);
+  a->marks = weft_alloc(n_pairs, sizeof *a->marks);
   a->no_slot = weft_alloc(n_pairs, sizeof *a->no_slot);
   a->segment = weft_alloc(n, sizeof *a->segment);
   if (a->input == NULL || a->row == NULL || a->allowed_of == NULL || a->output_at == NULL || a->position == NULL ||
-      a->no_slot == NULL || a->segment == NULL)
+      a->no_slot == NULL || a->segment == NULL || a->marks == NULL)
     return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < n; i++) a->allowed_of[i] = r->allowed;
   for (uint32_t i = 0; i < n_pairs; i++) {
@@ -58,9 +72,9 @@ weft_status runner_assist_open(device_runner *r, runner_assist **out) {
   if (a == NULL) return WEFT_E_NO_MEMORY;
   const weft_model *model = r->config.assistant;
   a->model = r->config.assistant;
-  a->way = nextn_is(model) ? &runner_way_nextn : &runner_way_assistant;
+  a->way = nextn_is(model) ? &runner_way_nextn : dflash_is(model) ? &runner_way_dflash : &runner_way_assistant;
   a->head = weft_model_head(model, &cap, &scale);
-  a->n_target = model->hyper.n_target;
+  a->n_target = dflash_is(model) ? model->hyper.n_hidden : model->hyper.n_target;
   a->n_hidden = model->hyper.n_hidden;
   a->rows_max = model->limits.segments_max;
   a->kept_rows = r->config.limits.segments_max + r->info.draft_rows_max;
@@ -69,12 +83,14 @@ weft_status runner_assist_open(device_runner *r, runner_assist **out) {
 
 void runner_assist_close(device_runner *r, runner_assist *a) {
   if (a == NULL) return;
+  r->config.model->features.block = NULL;
   weft_device_free_host(r->first, a->drafted);
   weft_free(a->input);
   weft_free(a->row);
   weft_free(a->allowed_of);
   weft_free(a->output_at);
   weft_free(a->position);
+  weft_free(a->marks);
   weft_free(a->no_slot);
   weft_free(a->segment);
   weft_free(a);

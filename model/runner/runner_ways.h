@@ -29,7 +29,7 @@ typedef struct runner_way {
   weft_status (*draft)(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts);
 } runner_way;
 
-extern const runner_way runner_way_assistant, runner_way_nextn;
+extern const runner_way runner_way_assistant, runner_way_nextn, runner_way_dflash;
 
 struct runner_assist {
   const runner_way *way;
@@ -54,6 +54,7 @@ struct runner_assist {
   /* Of a layer that drafts: rows of a batch of its own, or of a step. */
   uint32_t *output_at;   /* [pairs] where in d_hidden a row's hidden row lies */
   int32_t *position;     /* [pairs] */
+  int32_t *marks;        /* [pairs] tokens of blocks */
   int64_t *no_slot;      /* [pairs] -1 */
   weft_segment *segment; /* [rows_max] */
 };

@@ -202,23 +202,28 @@ def ar_cases(t, session, g):
     s.encode(draw_tokens(g, longest - 2, t.vocab, False), False)
 
 
-def dg_cases(t, session, g):
-    for n in prompt_lengths(t):
+def dg_cases(t, session, g, whole):
+    """Two blocks behind a prompt; unless whole, one, but where it is one token, a window, one more, or the longest."""
+    lengths = prompt_lengths(t)
+    for n in lengths:
         s = session(f"prompt-{n}")
         hidden = n == t.window + 1
+        two = whole or n in (1, t.window, t.window + 1, lengths[-1])
         s.encode(draw_tokens(g, n, t.vocab, True), hidden)
         for block in range(2):
             previous = None
             for step in range(3 if hidden else 2):
-                tokens = draw_tokens(g, t.canvas, t.vocab, False)
+                tokens = draw_tokens(g, t.canvas, t.vocab, False)  # not used, too: the cases after it stay
+                if block > 0 and not two:
+                    continue
                 at, logits = s.canvas(tokens, previous, hidden and block == 0 and step < 2)
                 previous = (at, logits, temperature(t, step))
-            if block == 0:
+            if block == 0 and two:
                 s.encode(logits.argmax(dim=-1).tolist(), False)
 
 
 @torch.no_grad()
-def make(t, seed):
+def make(t, seed, whole):
     dg, ar = (None, autoregressive(t).build(t, seed)) if autoregressive(t) else tiny_models.build(t, seed)
     rec = Recorder()
     watch = {"ar": Watch(ar.model.layers, t.top_k)}
@@ -230,7 +235,10 @@ def make(t, seed):
         rec.line(f"case {name}")
         return Session(t, dg, ar, rec, watch)
 
-    (dg_cases if t.diffusion else ar_cases)(t, session, g)
+    if t.diffusion:
+        dg_cases(t, session, g, whole)
+    else:
+        ar_cases(t, session, g)
     gap = min(w.gap for w in watch.values())
     if gap < MIN_ROUTER_GAP:
         raise Unsteady(f"router gap {gap:.2g}")
@@ -277,8 +285,9 @@ def main():
             continue
         for seed in range(t.seed * 1000, t.seed * 1000 + 100):
             try:
-                dg, ar, rec, floats, gap, top = make(t, seed)
-                err = save(t, dg, ar, rec, floats, seed)
+                for whole in (True, False):  # all are judged, less is kept
+                    dg, ar, rec, floats, gap, top = make(t, seed, whole)
+                    err = save(t, dg, ar, rec, floats, seed)
                 break
             except Unsteady:
                 continue

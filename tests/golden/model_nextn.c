@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The layer of a file that guesses tokens ahead, by the runner that drafts with it, against a layer put together of
- * transformers' classes (tests/golden/README.md, assistants/): the logits of each draft after a prompt, on every
- * backend of this machine. Goal: largest error <= 2e-4 of the range of what a prompt's drafts expect. Drafts have the
- * same bits alone and beside others, after a prompt in any chunks, and after runs whose drafts were partly wrong. What
- * cannot draft is refused with one line. */
+/* The layer of a file that guesses tokens ahead, and a drafter that fills blocks (model/dflash.h), by the runner that
+ * drafts with it, against layers put together of transformers' classes (tests/golden/README.md, assistants/): the
+ * logits of each draft after a prompt, on every backend of this machine. Goal: largest error <= 2e-4 of the range of
+ * what a prompt's drafts expect. Drafts have the same bits alone and beside others, after a prompt in any chunks, and
+ * after runs whose drafts were partly wrong. What cannot draft is refused with one line. */
 #include "model/nextn.h"
 #include "model/runner/runner_ways.h"
 #include "tests/support/gguf_edit.h"
@@ -39,14 +39,19 @@ static void need(weft_status status, const char *what, const weft_error *error) 
   if (status != WEFT_OK) harness_die(what, status, error == NULL ? "" : error->text);
 }
 
-static void open_drafting(drafting *d, harness *h) {
+/* blocks: the file of a drafter that fills blocks; NULL: the layer of the model's file drafts. */
+static void open_drafting(drafting *d, harness *h, const weft_gguf *blocks) {
   weft_error error = {{0}};
   float cap, scale;
-  weft_model_limits limits = {
-      .rows_max = ROWS, .canvas_rows_max = SLOTS * MOST, .segments_max = ROWS, .target = h->model, .nextn = true};
+  weft_model_limits limits = {.rows_max = ROWS,
+                              .canvas_rows_max = SLOTS * (MOST + 2),
+                              .segments_max = ROWS,
+                              .target = h->model,
+                              .nextn = blocks == NULL};
   memset(d, 0, sizeof *d);
   d->h = h;
-  need(weft_model_open(h->gguf, &h->split, &limits, NULL, NULL, &d->layer, &error), "the layer", &error);
+  need(weft_model_open(blocks == NULL ? h->gguf : blocks, &h->split, &limits, NULL, NULL, &d->layer, &error),
+       "the layer", &error);
   limits.canvas_rows_max = ROWS;
   const weft_device_runner_config config = {.model = h->model,
                                             .store = h->kv,
@@ -257,9 +262,15 @@ static void run_golden(const char *name, const harness_options *options) {
   static golden_drafts g;
   harness h;
   drafting d;
+  bool blocks = strcmp(name, "dflash") == 0;
+  harness_options way = *options;
   golden_drafts_read(&g, name);
-  harness_open(&h, path_of(g.gguf), options);
-  open_drafting(&d, &h);
+  weft_gguf *drafter = blocks ? harness_gguf(path_of(g.gguf)) : NULL;
+  way.nextn = !blocks;
+  way.block_drafter = drafter;
+  g.target[strlen(g.target) - strlen(".gguf")] = 0;
+  harness_open(&h, blocks ? harness_tiny(g.target) : path_of(g.gguf), &way);
+  open_drafting(&d, &h, drafter);
   double worst = check_golden(&d, &g);
   check_ways(&d, &g);
   (void)printf("%-4s %-9s %-10s %u prompts, worst error %.2e\n", options->backend, weft_device_get_info(h.device)->isa,
@@ -267,6 +278,7 @@ static void run_golden(const char *name, const harness_options *options) {
   free(g.floats);
   close_drafting(&d);
   harness_close(&h);
+  weft_gguf_close(drafter);
 }
 
 /* ---- refusals ---- */
@@ -311,7 +323,59 @@ static void run_refusals(void) {
   gguf_edit_clean();
 }
 
+/* A drafter's file, with one thing changed, for a model of models/, with one thing changed. */
+static void refuse_blocks(const gguf_edit *edit, const char *target, const gguf_edit *of_target, uint32_t n_devices,
+                          const char *why) {
+  weft_device_config config = {.backend = "ref", .n_threads = 1};
+  weft_split split;
+  weft_error error = {{0}};
+  weft_model *model = NULL, *drafter = NULL;
+  char path[600];
+  (void)snprintf(path, sizeof path, "%s", path_of("dflash.gguf"));
+  weft_gguf *blocks = harness_gguf(edit == NULL ? path : gguf_edit_file(path, edit, "blocks"));
+  (void)snprintf(path, sizeof path, "%s", harness_tiny(target));
+  weft_gguf *gguf = harness_gguf(of_target == NULL ? path : gguf_edit_file(path, of_target, "target"));
+  weft_model_limits limits = {.rows_max = 8, .canvas_rows_max = 8, .segments_max = 4, .block_drafter = blocks};
+  if (!split_of(gguf, n_devices, 1, &split)) harness_die(path, WEFT_E_INVALID, "split");
+  for (config.index = 0; config.index < n_devices; config.index++)
+    need(weft_device_open(&config, &split.device[config.index], &error), "device", &error);
+  weft_status status = weft_model_open(gguf, &split, &limits, NULL, NULL, &model, &error);
+  limits.target = model;
+  if (status == WEFT_OK) status = weft_model_open(blocks, &split, &limits, NULL, NULL, &drafter, &error);
+  if (status == WEFT_OK || strstr(error.text, why) == NULL || strchr(error.text, '\n') != NULL)
+    harness_die(why, status, error.text);
+  weft_model_close(model);
+  for (uint32_t i = 0; i < n_devices; i++) weft_device_close(split.device[i]);
+  weft_gguf_close(blocks);
+  weft_gguf_close(gguf);
+}
+
+static void run_refusals_of_blocks(void) {
+  const gguf_edit size = {.set_u32 = "dflash.block_size", .value = 1},
+                  mark = {.drop_key = "tokenizer.ggml.mask_token_id"},
+                  far = {.set_u32 = "tokenizer.ggml.mask_token_id", .value = 288},
+                  reads = {.drop_key = "dflash.target_layers"}, fc = {.drop_tensor = "fc.weight"},
+                  narrow = {.reshape = "fc.weight"}, taps = {.set_u32 = "dflash.conv_kernel_size", .value = 2},
+                  markov = {.add_scalar = "markov_w1.weight", .real = 1.0f},
+                  window = {.set_u32 = "dflash.attention.sliding_window", .value = 64},
+                  three = {.set_u32 = "qwen3.block_count", .value = 3};
+  refuse_blocks(&size, "qwen3-base", NULL, 1, "dflash.block_size");
+  refuse_blocks(&mark, "qwen3-base", NULL, 1, "tokenizer.ggml.mask_token_id");
+  refuse_blocks(&far, "qwen3-base", NULL, 1, "its mark is token 288, and");
+  refuse_blocks(&reads, "qwen3-base", NULL, 1, "key 'dflash.target_layers' has 0 layers");
+  refuse_blocks(&fc, "qwen3-base", NULL, 1, "'fc.weight' is missing");
+  refuse_blocks(&narrow, "qwen3-base", NULL, 1, "tensor 'fc.weight' has shape");
+  refuse_blocks(&taps, "qwen3-base", NULL, 1, "convolutions around sublayers (DFlash2)");
+  refuse_blocks(&markov, "qwen3-base", NULL, 1, "a Markov head (DSpark)");
+  refuse_blocks(&window, "qwen3-base", NULL, 1, "windows of a drafter");
+  refuse_blocks(NULL, "qwen3-base", &three, 1, "it reads what goes into layer 3 of its model");
+  refuse_blocks(NULL, "qwen3-base", NULL, 2, "works on one device, and the model lies on 2");
+  refuse_blocks(NULL, "ar-dense", NULL, 1, "whose hidden rows have 24 numbers; those of");
+  gguf_edit_clean();
+}
+
 int main(void) {
+  static const char *const names[] = {"nextn-moe", "dflash"};
   static const harness_options ways[] = {
       {.backend = "ref", .n_threads = 1, .block_tokens = 4},
       {.backend = "cpu", .n_threads = 2},
@@ -335,9 +399,9 @@ int main(void) {
     weft_device_close(device);
     way.rows_max = ROWS;
     way.n_pages = 4096;
-    way.nextn = true;
-    run_golden("nextn-moe", &way);
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) run_golden(names[k], &way);
   }
   run_refusals();
+  run_refusals_of_blocks();
   return 0;
 }

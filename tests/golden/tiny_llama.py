@@ -138,8 +138,8 @@ def rope_divisors(t):
     return out.astype(np.float32)
 
 
-def add_keys(w, t):
-    k = t.arch + "."
+def add_keys(w, t, arch=None):
+    k = (arch or t.arch) + "."
     w.add_name(t.name)
     w.add_uint32(k + "block_count", t.layers)
     w.add_uint32(k + "context_length", 512)

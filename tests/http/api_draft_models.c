@@ -14,6 +14,8 @@
 
 #define TINY       WEFT_SOURCE_DIR "/tests/golden/models/ar-dense.gguf"
 #define TINY_DRAFT WEFT_SOURCE_DIR "/tests/golden/assistants/dense.gguf"
+#define QWEN       WEFT_SOURCE_DIR "/tests/golden/models/qwen3-base.gguf"
+#define BLOCKS     WEFT_SOURCE_DIR "/tests/golden/assistants/dflash.gguf"
 
 static talk server;
 
@@ -57,6 +59,11 @@ static int open_canvas(void **state) {
 static int open_assistant(void **state) {
   *state = &server;
   return open_with(TINY, "model:" TINY_DRAFT ":16", 4);
+}
+
+static int open_blocks(void **state) {
+  *state = &server;
+  return open_with(QWEN, "model:" BLOCKS ":16", 4);
 }
 
 static int open_layers(void **state) {
@@ -154,13 +161,13 @@ static const char *const ways[] = {
     "\"stop\":[\"e\",\"4\"],\"min_tokens\":9,\"temperature\":0"};
 
 /* One to sixteen drafts of a step. prompts: two. */
-static told ask_each_depth(const char *mode, const char *const *prompts) {
+static told ask_each_depth(const char *mode, const char *const *prompts, const char *const *asked) {
   told sum = {0};
   for (unsigned i = 0; i < 16; i++) {
     char how[80], fields[400];
     (void)snprintf(how, sizeof how, "\"speculative_config\":{\"num_speculative_tokens\":%u},", i + 1);
     (void)snprintf(fields, sizeof fields, "%s\"prompt\":%s,\"max_tokens\":%u,\"seed\":%u,%s", mode, prompts[i / 3 % 2],
-                   20 + i, i, ways[i % 6]);
+                   20 + i, i, asked[i % 6]);
     same_answers_by(how, COMPLETIONS, fields, "choices.0.text", &sum);
   }
   char last_of_three[400];
@@ -175,7 +182,19 @@ static told ask_each_depth(const char *mode, const char *const *prompts) {
 static void test_assistant(void **state) {
   static const char *const prompts[] = {"[50,111,95,127,69,78]", "[7,16,50,54,113,78,79,109,123,90,22,38,124,10,117]"};
   (void)state;
-  told sum = ask_each_depth("", prompts);
+  told sum = ask_each_depth("", prompts, ways);
+  assert_true(sum.accepted > 40 && sum.rejected > 0);
+}
+
+/* It fills a block of eight, of which at most seven are drafts; it was taught this model's texts. */
+static void test_blocks(void **state) {
+  static const char *const prompts[] = {"[50,211,95,127]", "[7,16,250,54,113,78,79,109,123,90,22,38,124,10,117]"};
+  const char *asked[6];
+  (void)state;
+  memcpy(asked, ways, sizeof asked);
+  asked[3] =
+      "\"temperature\":0.3,\"repetition_penalty\":1.3,\"logprobs\":0,\"ignore_eos\":true"; /* a token is a zero byte */
+  told sum = ask_each_depth("", prompts, asked);
   assert_true(sum.accepted > 40 && sum.rejected > 0);
 }
 
@@ -183,7 +202,7 @@ static void test_assistant(void **state) {
 static void test_own_layer(void **state) {
   static const char *const prompts[] = {"[50,111,95,127,69,78]", "[7,16,50,54,113,78,79,109,123,90,22,38,124,10,117]"};
   (void)state;
-  told sum = ask_each_depth("", prompts);
+  told sum = ask_each_depth("", prompts, ways);
   same_answers_by("\"speculative_config\":{\"method\":\"qwen3_next_mtp\"},", COMPLETIONS,
                   "\"prompt\":[9],\"max_tokens\":20,\"temperature\":0,\"ignore_eos\":true", "choices.0.text", &sum);
   assert_true(sum.rejected > 40);
@@ -193,13 +212,13 @@ static const char *const texts[] = {"\"7 23 41 7 23 41 7 23\"", "\"Sort from low
 
 static void test_model_at_each_depth(void **state) {
   (void)state;
-  told sum = ask_each_depth("", texts);
+  told sum = ask_each_depth("", texts, ways);
   assert_true(sum.accepted > 40 && sum.rejected > 0);
 }
 
 static void test_canvas_at_each_depth(void **state) {
   (void)state;
-  told sum = ask_each_depth("\"mode\":\"autoregressive\",", texts);
+  told sum = ask_each_depth("\"mode\":\"autoregressive\",", texts, ways);
   assert_true(sum.accepted > 10 && sum.rejected > 0);
 }
 
@@ -251,6 +270,7 @@ static void test_refusals(void **state) {
   refused_open(TINY, "model:" WEFT_SOURCE_DIR "/tests/golden/assistants/shared.gguf", "hidden rows have 24 numbers");
   refused_open(TINY, "mtp", "layers of 'gemma4' that guess tokens ahead (nextn) do not draft");
   refused_open(TINY, "mtp:40", "1 to 32");
+  refused_open(DEMO_AR_MODEL, "model:" BLOCKS, "it drafts for a model whose hidden rows have 24 numbers; those of");
   refused_open(TINY_DRAFT, "off",
                "a part beside a model (a drafter) and no model; give the file of the model, and this");
 }
@@ -260,6 +280,7 @@ int main(void) {
   const struct CMUnitTest canvas[] = {cmocka_unit_test(test_canvas)};
   const struct CMUnitTest assistant[] = {cmocka_unit_test(test_assistant)};
   const struct CMUnitTest own_layer[] = {cmocka_unit_test(test_own_layer)};
+  const struct CMUnitTest blocks[] = {cmocka_unit_test(test_blocks)};
   const struct CMUnitTest layers[] = {cmocka_unit_test(test_model_at_each_depth)};
   const struct CMUnitTest shards[] = {cmocka_unit_test(test_canvas_at_each_depth)};
   const struct CMUnitTest narrow[] = {cmocka_unit_test(test_no_place)};
@@ -269,6 +290,7 @@ int main(void) {
   failed += cmocka_run_group_tests(assistant, open_assistant, close_talk);
   failed += cmocka_run_group_tests(own_layer, open_own_layer, close_talk);
   gguf_edit_clean();
+  failed += cmocka_run_group_tests(blocks, open_blocks, close_talk);
   failed += cmocka_run_group_tests(layers, open_layers, close_talk);
   failed += cmocka_run_group_tests(shards, open_shards, close_talk);
   failed += cmocka_run_group_tests(narrow, open_narrow, close_talk);

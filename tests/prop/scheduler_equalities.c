@@ -574,13 +574,16 @@ static void run_drafts_of(const char *backend, uint64_t seed, const char *by, ui
   assistant = NULL;
 }
 
-/* A drafter that reads the model's keys, and the layer of the model's own file that guesses ahead. */
+/* A drafter that reads the model's keys, the layer of the model's own file that guesses ahead, and a drafter that fills
+ * blocks. */
 static void run_assistants(uint64_t seed) {
   static const char *const backends[] = {"ref", "cpu", "cuda", "fake graphs", "fake late graphs"};
-  char *path[4] = {path_of("tests/golden/models/dg-base"), path_of("tests/golden/models/ar-dense"),
-                   path_of("tests/golden/assistants/nextn-moe"), path_of("tests/golden/assistants/dense")};
+  char *path[6] = {path_of("tests/golden/models/dg-base"),       path_of("tests/golden/models/ar-dense"),
+                   path_of("tests/golden/assistants/nextn-moe"), path_of("tests/golden/assistants/dense"),
+                   path_of("tests/golden/models/qwen3-base"),    path_of("tests/golden/assistants/dflash")};
   const cast of_file = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
   const cast of_layer = {{path[0], path[2]}, REQUESTS_MAX, 48, 96, 6, 30};
+  const cast of_blocks = {{path[0], path[4]}, REQUESTS_MAX, 48, 96, 6, 30};
   show = &of_file;
   for (uint32_t b = 0; b < 5; b++) run_drafts_of(backends[b], seed, path[3], 0, 1);
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
@@ -588,7 +591,11 @@ static void run_assistants(uint64_t seed) {
   show = &of_layer;
   for (uint32_t b = 1; b < 5; b++) run_drafts_of(backends[b], seed, own_layer, b % 2, test_amount(2, 2, 1));
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
-  for (uint32_t i = 0; i < 4; i++) free(path[i]);
+  n_assisted = n_assisted_right = 0;
+  show = &of_blocks;
+  for (uint32_t b = 2; b < 5; b += 2) run_drafts_of(backends[b], seed, path[5], 0, test_amount(2, 2, 1));
+  rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
+  for (uint32_t i = 0; i < 6; i++) free(path[i]);
 }
 
 /* What one device gave must come from shards, in one part or in several: call by call and by copies, and with graphs

@@ -6,7 +6,7 @@
 #include "tests/support/golden_floats.h"
 #include "tests/support/model_harness.h"
 
-enum { GOLDEN_DRAFTS_CASES = 16, GOLDEN_DRAFTS_TOKENS = 192, GOLDEN_DRAFTS_MAX = 8, GOLDEN_DRAFTS_VOCAB = 256 };
+enum { GOLDEN_DRAFTS_CASES = 16, GOLDEN_DRAFTS_TOKENS = 192, GOLDEN_DRAFTS_MAX = 8, GOLDEN_DRAFTS_VOCAB = 288 };
 
 typedef struct golden_prompt {
   /* drafted: the token that the model goes on with, then the drafts */

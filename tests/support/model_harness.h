@@ -41,9 +41,10 @@ typedef struct harness_options {
   uint32_t n_shards;     /* of each part; 0: 1 */
   uint32_t block_tokens; /* smallest block, or the next size that the model can have; 0: chosen */
   uint32_t rows_max, n_pages;
-  bool in_order;  /* pages ascending instead of scrambled */
-  bool free_sums; /* without the contract of determinism, where a backend has such a way */
-  bool nextn;     /* the layer of the file that guesses ahead will draft (model/nextn.h) */
+  bool in_order;                  /* pages ascending instead of scrambled */
+  bool free_sums;                 /* without the contract of determinism, where a backend has such a way */
+  bool nextn;                     /* the layer of the file that guesses ahead will draft (model/nextn.h) */
+  const weft_gguf *block_drafter; /* a file whose drafter will fill blocks (model/dflash.h) */
 } harness_options;
 
 typedef struct harness_seq {
@@ -165,7 +166,8 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
   weft_model_limits limits = {.rows_max = options->rows_max,
                               .canvas_rows_max = options->rows_max,
                               .segments_max = options->rows_max,
-                              .nextn = options->nextn};
+                              .nextn = options->nextn,
+                              .block_drafter = options->block_drafter};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
   if (!split_of(gguf, options->n_devices == 0 ? 1 : options->n_devices, options->n_shards, &h->split))

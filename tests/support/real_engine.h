@@ -104,6 +104,11 @@ static inline weft_device *rig_open_device(const rig_options *o, const weft_devi
   return &card->base;
 }
 
+static inline void rig_open_file(const char *path, weft_gguf **out) {
+  weft_error error = {{0}};
+  rig_need(weft_gguf_open(path, out, &error) == WEFT_OK, "gguf", error.text);
+}
+
 static inline void rig_open_models(rig *r, const rig_options *o, const weft_model_limits *limits) {
   weft_error error = {{0}};
   const weft_kv_geometry *geometry[RIG_MODELS_MAX];
@@ -118,6 +123,8 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
     memcpy(r->split[i].device, opened, sizeof opened);
     weft_model_limits own = *limits;
     own.nextn = o->nextn && i + 1 == o->n_models;
+    if (i + 1 == o->n_models && r->assistant_gguf != NULL && weft_model_fills_blocks(r->assistant_gguf))
+      own.block_drafter = r->assistant_gguf;
     rig_need(weft_model_open(r->gguf[i], &r->split[i], &own, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
              error.text);
     r->info[i] = weft_model_get_info(r->model[i]);
@@ -140,9 +147,9 @@ static inline void rig_open_assistant(rig *r, const rig_options *o, const weft_m
     limits.canvas_rows_max = o->draft_rows;
     limits.nextn = true;
   }
-  limits.target = r->model[last];
   if (o->assistant == NULL && !o->nextn) return;
-  if (!o->nextn) rig_need(weft_gguf_open(o->assistant, &r->assistant_gguf, &error) == WEFT_OK, "gguf", error.text);
+  if (!o->nextn && weft_model_fills_blocks(r->assistant_gguf)) limits = *of_model;
+  limits.target = r->model[last];
   weft_status status = weft_model_open(o->nextn ? r->gguf[last] : r->assistant_gguf, &r->split[last], &limits, NULL,
                                        NULL, &r->assistant, &error);
   rig_need(status == WEFT_OK, "drafter", error.text);
@@ -167,6 +174,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
                               .kv_8bit = o->kv_8bit};
   memset(r, 0, sizeof *r);
   r->n_models = o->n_models;
+  if (o->assistant != NULL) rig_open_file(o->assistant, &r->assistant_gguf);
   rig_open_models(r, o, &limits);
   rig_open_assistant(r, o, &limits);
   rig_fill_cards(r, o);

@@ -297,6 +297,8 @@ static void test_other_architectures(void **state) {
       {"clip",
        "architecture 'clip' is a part beside a model (an encoder of images or sound) and no model; give the file"},
       {"gemma4-assistant", "architecture 'gemma4-assistant' is a part beside a model (a drafter) and no model"},
+      {"dflash",
+       "architecture 'dflash' is a part beside a model (a drafter) and no model; give the file of the model, and"},
       {"gemma4_mtp", "architecture 'gemma4_mtp' is a part beside a model (a drafter) and no model"},
       {"deepseek2", "architecture 'deepseek2' is not supported; take a model of one of these: gemma4, "},
   };
