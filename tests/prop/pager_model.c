@@ -715,6 +715,7 @@ static void make_config(mirror *m) {
     if (model->group[0].window == 1) model->group[0].window = 0; /* else a hit may need no block at all */
     if (below(m, 2) == 0) add_states(m, i);
   }
+  m->n_open = m->config.n_pages;
 }
 
 static void drain(mirror *m) {
@@ -739,7 +740,6 @@ static void episode(mirror *m, uint64_t seed, uint32_t n_ops) {
   weft_error error;
   make_config(m);
   REQUIRE(weft_pager_open(&m->config, &m->pager, &error) == WEFT_OK, "%s", error.text);
-  m->n_open = m->config.n_pages;
   if (below(m, 2) == 0) pager_test_weaken_hash(m->pager, below(m, 6));
   for (m->op = 0; m->op < n_ops; m->op++) {
     operate(m);
