@@ -62,6 +62,9 @@ typedef struct device_calls {
   uint64_t (*integers_bytes)(const weft_weight *weight, unsigned uses);
   void (*weight_free)(weft_device *device, weft_weight *weight);
   weft_status (*weight_unpack)(weft_device *device, const weft_weight *weight, void *file_bytes);
+  /* The largest scale and zero point of a weight, by which its products are scaled before they are rounded; set: they
+   * become those given. NULL: a product with a row of a weight does not depend on other rows. */
+  weft_status (*weight_most)(weft_device *device, const weft_weight *weight, float most[2], bool set);
   const device_share_calls *share; /* NULL: the backend shares no weights */
 } device_calls;
 
@@ -191,7 +194,9 @@ void host_budget_give(weft_device *device, uint64_t n_bytes);
   .route = own##_route, .route_scratch = own##_route_scratch, .experts = own##_experts,                             \
   .experts_scratch = own##_experts_scratch, .head_stats = own##_head_stats,                                         \
   .head_stats_scratch = own##_head_stats_scratch, .head_rows = own##_head_rows,                                     \
-  .head_rows_scratch = own##_head_rows_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,             \
+  .head_rows_scratch = own##_head_rows_scratch, .head_part = own##_head_part,                                       \
+  .head_part_scratch = own##_head_part_scratch, .head_join = own##_head_join,                                       \
+  .head_join_scratch = own##_head_join_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,             \
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
   .numerics = own##_numerics, .family = own##_family, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch,   \
   .classes = own##_classes, .move = ref_move, .delta_rows = own##_delta_rows, .delta_rule = own##_delta_rule,       \

@@ -306,11 +306,51 @@ static weft_status check_head_rows(weft_device *device, const weft_head_rows_arg
   weft_status status = check_plain_weight(device, "head_rows", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("head_rows", args->weight->n_mats == 1, "the weight is a stack");
-  REQUIRE("head_rows", args->h != NULL && args->logits != NULL && args->bad != NULL, "h or an output is NULL");
+  REQUIRE("head_rows", args->logits != NULL && args->bad != NULL, "an output is NULL");
   REQUIRE("head_rows", args->cap >= 0.0f && isfinite(args->cap), "cap");
-  REQUIRE("head_rows", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
+  REQUIRE("head_rows", args->h == NULL || rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
   REQUIRE("head_rows", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
   return check_scratch("head_rows", weft_head_rows_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+uint32_t weft_head_first(uint32_t n_vocab, uint32_t n_parts, uint32_t part) {
+  uint64_t n_chunks = ((uint64_t)n_vocab + WEFT_VOCAB_CHUNK - 1) / WEFT_VOCAB_CHUNK;
+  uint64_t token = (n_chunks * part + n_parts - 1) / n_parts * WEFT_VOCAB_CHUNK;
+  return token < n_vocab ? (uint32_t)token : n_vocab;
+}
+
+static weft_status check_head_part(weft_device *device, const weft_head_part_args *args) {
+  weft_status status = check_plain_weight(device, "head_part", args->weight);
+  if (status != WEFT_OK) return status;
+  uint64_t end = (uint64_t)args->token + args->n_tokens;
+  REQUIRE("head_part", args->weight->n_mats == 1, "the weight is a stack");
+  REQUIRE("head_part", args->h != NULL && args->logits != NULL, "h or logits is NULL");
+  REQUIRE("head_part", args->n_tokens > 0 && end <= args->n_vocab, "tokens");
+  REQUIRE("head_part", (uint64_t)args->first + args->n_tokens <= args->weight->n_out, "the weight has no such rows");
+  REQUIRE("head_part", args->first % WEFT_VOCAB_CHUNK == 0 && args->token % WEFT_VOCAB_CHUNK == 0, "part of a chunk");
+  REQUIRE("head_part", args->n_tokens % WEFT_VOCAB_CHUNK == 0 || end == args->n_vocab, "part of a chunk");
+  REQUIRE("head_part", args->chunks == NULL || args->temperature != NULL, "temperature is NULL");
+  REQUIRE("head_part", args->cap >= 0.0f && isfinite(args->cap), "cap");
+  REQUIRE("head_part", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
+  REQUIRE("head_part", rows_fit(args->n_rows, args->logits_stride, args->n_tokens), "logits_stride");
+  return check_scratch("head_part", weft_head_part_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+static weft_status check_head_join(weft_device *device, const weft_head_join_args *args) {
+  REQUIRE("head_join", args->n_parts > 0 && args->n_parts <= WEFT_DEVICES_MAX && args->token[0] == 0, "n_parts");
+  REQUIRE("head_join", args->token[args->n_parts] > 0, "there are no tokens");
+  for (uint32_t i = 0; i < args->n_parts; i++) {
+    uint32_t first = args->token[i], end = args->token[i + 1];
+    REQUIRE("head_join", first <= end && (first == end || first % WEFT_VOCAB_CHUNK == 0), "part of a chunk");
+    REQUIRE("head_join", first == end || args->logits[i] != NULL, "logits of a part are NULL");
+    REQUIRE("head_join", rows_fit(args->n_rows, args->logits_stride, end - first), "logits_stride");
+  }
+  REQUIRE("head_join", args->chunks != NULL && args->temperature != NULL && args->u != NULL,
+          "chunks, temperature or u is NULL");
+  REQUIRE("head_join", args->argmax != NULL && args->drawn != NULL && args->top != NULL, "an output is NULL");
+  REQUIRE("head_join", args->log_total != NULL && args->entropy != NULL && args->bad != NULL, "an output is NULL");
+  REQUIRE("head_join", args->cap >= 0.0f && isfinite(args->cap), "cap");
+  return check_scratch("head_join", weft_head_join_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 static weft_status check_soft(weft_device *device, const weft_soft_args *args) {

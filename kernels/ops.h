@@ -31,6 +31,7 @@
 #include "kernels/delta.h"
 #include "kernels/device.h"
 #include "kernels/experts.h"
+#include "kernels/head_parts.h"
 #include "kernels/kv_row.h"
 #include "kernels/latent.h"
 #include "kernels/sample.h"
@@ -179,11 +180,11 @@ typedef struct weft_route_args {
 /* ---- experts, assign: kernels/experts.h ----------------------------------------------------------------------- */
 
 /* ---- head_stats: the head of rows that need no logits (plain rows, canvases) ------------------------------- *
- * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row; all
- * statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running sum of
- * exp(z - max) exceeds u * total (the last allowed one if none). soft = soft_scale * sum_v p_v W_v. Logits are scratch:
- * of a chunk of the vocabulary (cpu) or a group of rows (cuda, ref), never of the whole call. bad[r] = 1 when a logit
- * was not finite before the cap, or no token is allowed; the row's other numbers are then 0. */
+ * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W (h.W in f32), over the tokens allowed to the
+ * row; all statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running sum
+ * of exp(z - max) exceeds u * total (the last allowed one if none). soft = soft_scale * sum_v p_v W_v. Logits are
+ * scratch: of a chunk of the vocabulary (cpu) or a group of rows (cuda, ref), never of the whole call. bad[r] = 1 when
+ * a logit was not finite before the cap, or no token is allowed; the row's other numbers are then 0. */
 typedef struct weft_head_stats_args {
   const float *h;                 /* [n_rows, n_in], after the final norm */
   const weft_weight *weight;      /* [n_vocab, n_in] */
@@ -205,7 +206,7 @@ typedef struct weft_head_stats_args {
 
 /* ---- head_rows: full logits of a few rows -------------------------------------------------------------------- */
 typedef struct weft_head_rows_args {
-  const float *h;
+  const float *h; /* NULL: the products are in logits already, as head_part makes them */
   const weft_weight *weight;
   float *logits; /* [n_rows, n_vocab], capped */
   uint8_t *bad;  /* [n_rows] */
@@ -238,8 +239,8 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: kernels/delta.h.
- * latent_*: kernels/latent.h. mix, spread: kernels/streams.h. */
+/* ---- head_part, head_join: kernels/head_parts.h. sample: kernels/sample.h. classes: kernels/classes.h.
+ * canvas: kernels/canvas.h. delta_*: kernels/delta.h. latent_*: kernels/latent.h. mix, spread: kernels/streams.h. */
 #define WEFT_OPS_LATENT(X) X(assign) X(mix) X(spread) X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend)
 #define WEFT_OPS(X) \
   X(embed)          \
@@ -251,7 +252,9 @@ typedef struct weft_move_args {
   X(route)          \
   X(experts)        \
   X(head_stats)     \
-  X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) WEFT_OPS_LATENT(X)
+  X(head_rows)      \
+  X(head_part)      \
+  X(head_join) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) WEFT_OPS_LATENT(X)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;

@@ -194,6 +194,25 @@ void weft_shards_close(weft_shards *s) {
   weft_free(s);
 }
 
+/* Missing weights count for nothing. */
+weft_status weft_shards_agree(weft_device *const *device, const weft_weight *const *weight, uint32_t n) {
+  float most[2] = {0}, own[WEFT_DEVICES_MAX][2] = {{0}};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    if (device[i]->calls->weight_most == NULL || weight[i]->data == NULL) continue;
+    device_enter(device[i]);
+    status = device[i]->calls->weight_most(device[i], weight[i], own[i], false);
+    for (uint32_t k = 0; k < 2; k++) most[k] = own[i][k] > most[k] ? own[i][k] : most[k];
+  }
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    if (device[i]->calls->weight_most == NULL || weight[i]->data == NULL) continue;
+    if (own[i][0] >= most[0] && own[i][1] >= most[1]) continue;
+    device_enter(device[i]);
+    status = device[i]->calls->weight_most(device[i], weight[i], most, true);
+  }
+  return status;
+}
+
 /* ---- what is told of it ---- */
 
 bool weft_shards_in_graphs(const weft_shards *s) {

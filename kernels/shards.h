@@ -67,6 +67,9 @@ typedef struct weft_shards_array {
 enum { WEFT_SHARDS_ARRAYS_MAX = 3 };
 weft_status weft_shards_exchange(weft_shards *shards, uint32_t shard, weft_shards_way way,
                                  const weft_shards_array *array, uint32_t n_arrays, uint32_t n_rows);
+/* From then on products with what n devices have of a matrix, weight[i] on device[i], have the bits that they have with
+ * the whole matrix on one device, which may depend on its largest number. Errors: DEVICE. */
+weft_status weft_shards_agree(weft_device *const *device, const weft_weight *const *weight, uint32_t n);
 /* Whether devices, between which exchanges were not opened yet, will exchange in one call. */
 bool weft_shards_are_direct(weft_device *const *device, uint32_t n);
 /* Whether exchanges may be part of a graph: they are one call. Each of the devices then begins its step with this

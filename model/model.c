@@ -241,7 +241,9 @@ static weft_status read_file(weft_model *model, const model_opening *opening) {
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
   if (status == WEFT_OK) status = take_parts(model, split, gguf, error);
-  if (status == WEFT_OK) model->has_head = model->shard == 0 || (model->hyper.diffusion && ends_direct(split));
+  bool has_tokens =
+      model->hyper.diffusion || model_first_token(model, model->shard) < model_first_token(model, model->shard + 1);
+  if (status == WEFT_OK) model->has_head = model->shard == 0 || (has_tokens && ends_direct(split));
   return status == WEFT_OK ? take_memory(model, gguf, error) : status;
 }
 

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -187,6 +188,52 @@ static weft_status open_exchanges(weft_model *model, const model_opening *openin
   return status;
 }
 
+static weft_model *shard_of(weft_model *model, uint32_t shard) {
+  return shard == 0 ? model : model->others->other[shard - 1].model;
+}
+
+/* Of a layer what shards have slices of (model/weights_slice.h), as places in model_layer. */
+static const size_t sliced[] = {
+    offsetof(model_layer, q),         offsetof(model_layer, k),        offsetof(model_layer, v),
+    offsetof(model_layer, gate),      offsetof(model_layer, up),       offsetof(model_layer, down),
+    offsetof(model_layer, gate_exps), offsetof(model_layer, up_exps),  offsetof(model_layer, gate_up_exps),
+    offsetof(model_layer, down_exps), offsetof(model_layer, out_gate), offsetof(model_layer, alpha),
+    offsetof(model_layer, beta),
+};
+
+static weft_status agree_on(weft_model *model, uint32_t part, uint32_t layer, size_t field) {
+  weft_device *device[WEFT_DEVICES_MAX];
+  const weft_weight *weight[WEFT_DEVICES_MAX];
+  for (uint32_t i = 0; i < model->n_shards; i++) {
+    const weft_model *shard = shard_of(model, i);
+    device[i] = shard->part[part].device;
+    weight[i] = (const weft_weight *)(const void *)((const char *)&shard->layers[layer] + field);
+  }
+  return weft_shards_agree(device, weight, model->n_shards);
+}
+
+static weft_status agree_on_head(weft_model *model) {
+  weft_device *device[WEFT_DEVICES_MAX];
+  const weft_weight *weight[WEFT_DEVICES_MAX];
+  float cap, embed_scale;
+  for (uint32_t i = 0; i < model->n_shards; i++) {
+    device[i] = model_last_part(shard_of(model, i))->device;
+    weight[i] = weft_model_head(shard_of(model, i), &cap, &embed_scale);
+  }
+  return weft_shards_agree(device, weight, model->n_shards);
+}
+
+/* Products with slices then have the bits of products with whole matrices. */
+static weft_status agree_on_slices(weft_model *model) {
+  weft_status status = agree_on_head(model);
+  for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
+    uint32_t part = model_part_of(model, l);
+    for (uint32_t i = 0; i < sizeof sliced / sizeof *sliced && status == WEFT_OK; i++)
+      status = agree_on(model, part, l, sliced[i]);
+  }
+  return status;
+}
+
 weft_status model_shards_open(weft_model *model, const model_opening *opening) {
   if (model->n_shards == 1) return WEFT_OK;
   weft_status status = open_synchronisation(&model->others);
@@ -199,6 +246,7 @@ weft_status model_shards_open(weft_model *model, const model_opening *opening) {
     if (status != WEFT_OK) return status; /* it has said why */
     s->n_others += 1;
   }
+  if (status == WEFT_OK) status = agree_on_slices(model);
   if (status == WEFT_OK) status = open_exchanges(model, opening);
   if (status == WEFT_OK) status = open_threads(s);
   if (status == WEFT_OK) return WEFT_OK;
@@ -209,7 +257,8 @@ weft_status model_shards_open(weft_model *model, const model_opening *opening) {
 
 const weft_weight *model_shards_head(const weft_model *model, uint32_t shard) {
   float cap, embed_scale;
-  return weft_model_head(model->others->other[shard - 1].model, &cap, &embed_scale);
+  const weft_weight *head = weft_model_head(model->others->other[shard - 1].model, &cap, &embed_scale);
+  return head->data == NULL ? NULL : head;
 }
 
 void model_shards_close(weft_model *model) {

@@ -11,10 +11,10 @@
  * same code of layers, part after part. Shard 0 is the model that callers know, and the caller's thread computes it;
  * every other shard has a thread. Exchanges are between the devices of one part, and each part has its own. Only shard 0
  * embeds: it gives its input of layer 0 to the others as a sum to which they add nothing. The head is on shard 0 of the
- * last part; where a model has canvases and an exchange there is one call, on every shard of that part
- * (model/runner/runner_share.h). A step that comes again is a graph on every shard of a part, or on none
- * (kernels/graphs.h). A shard that fails breaks the exchanges of all parts, so all others end with an error, the step
- * that was being computed has no results, and the model computes no further one. */
+ * last part; where an exchange there is one call, every other shard of that part has the rows of its tokens, and of a
+ * model with canvases all rows (model/runner/runner_share.h). A step that comes again is a graph on every shard of a
+ * part, or on none (kernels/graphs.h). A shard that fails breaks the exchanges of all parts, so all others end with an
+ * error, the step that was being computed has no results, and the model computes no further one. */
 #ifndef WEFT_MODEL_SHARDS_H
 #define WEFT_MODEL_SHARDS_H
 
@@ -37,8 +37,14 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
 /* Opens the shards behind shard 0, and starts their threads. Does nothing for a model that does not lie in shards. */
 weft_status model_shards_open(weft_model *model, const model_opening *opening);
 void model_shards_close(weft_model *model);
-/* The output matrix of a shard behind shard 0, which has one where a model with canvases exchanges in one call. */
+/* The output matrix of a shard behind shard 0, or with a model without canvases the rows of its tokens; NULL: it has
+ * none, as where exchanges are not one call. */
 const weft_weight *model_shards_head(const weft_model *model, uint32_t shard);
+/* The first of the tokens whose logits a shard makes, where the vocabulary is shared out; of shard n_shards: their
+ * number. */
+static inline uint32_t model_first_token(const weft_model *model, uint32_t shard) {
+  return weft_head_first(model->hyper.n_vocab, model->n_shards, shard);
+}
 /* Rows that the shards behind shard 0 sent at the cuts, in bytes. shards may be NULL. */
 uint64_t model_shards_crossed(const model_shards *shards);
 /* Of all parts; of a model that does not lie in shards: never broken, and steps may be graphs. From any thread. */

@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 
+#include "model/shards.h"
+
 weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_error *error) {
   model_hyper *hyper = &model->hyper;
   uint32_t n = model->n_shards;
@@ -63,6 +65,13 @@ static range cut_experts(const weft_model *model) {
   return (range){first, model_first_expert(model, model->shard + 1) - first};
 }
 
+/* The rows of the output matrix that stand for a shard's tokens; all of them where rows of a step are shared out. */
+static range cut_tokens(const weft_model *model) {
+  uint32_t first = model_first_token(model, model->shard);
+  if (model->shard == 0 || model->hyper.diffusion) return (range){0, model->hyper.n_vocab};
+  return (range){first, model_first_token(model, model->shard + 1) - first};
+}
+
 /* The shard's range of a matrix's rows; all of them where it is not cut. */
 static weft_status cut_rows(const weights_loader *loader, const weft_gguf_tensor *tensor, tensor_dim dim,
                             uint32_t layer, range *out) {
@@ -91,12 +100,17 @@ weft_status weights_slice_of(const weights_loader *loader, const weft_gguf_tenso
   const weft_model *model = loader->model;
   range rows = {0, tensor->ne[1]}, matrices = {0, tensor->ne[2]};
   *out = (weights_slice){.matrix = *tensor, .n = tensor->ne[0] * tensor->ne[1]};
-  if (model->n_shards == 1 || layer == UINT32_MAX) return WEFT_OK;
+  if (model->n_shards == 1 || (layer == UINT32_MAX && (row->kind != TENSOR_MATRIX || row->dim[1] != DIM_VOCAB)))
+    return WEFT_OK;
   if (row->kind != TENSOR_MATRIX && row->kind != TENSOR_HEADS_MATRIX) {
     cut_vector(model, row, layer, out);
     return WEFT_OK;
   }
-  weft_status status = cut_rows(loader, tensor, row->dim[1], layer, &rows);
+  weft_status status = WEFT_OK;
+  if (layer == UINT32_MAX)
+    rows = cut_tokens(model);
+  else
+    status = cut_rows(loader, tensor, row->dim[1], layer, &rows);
   if (row->dim[2] == DIM_EXPERTS) matrices = cut_experts(model);
   uint64_t row_bytes = weft_type_row_bytes(tensor->type, tensor->ne[0]);
   weft_gguf_tensor *own = &out->matrix;

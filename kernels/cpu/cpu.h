@@ -70,6 +70,10 @@ weft_status cpu_head_stats(weft_device *device, const weft_head_stats_args *args
 uint64_t cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args *args);
 weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args);
 uint64_t cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args);
+weft_status cpu_head_part(weft_device *device, const weft_head_part_args *args);
+uint64_t cpu_head_part_scratch(weft_device *device, const weft_head_part_args *args);
+weft_status cpu_head_join(weft_device *device, const weft_head_join_args *args);
+uint64_t cpu_head_join_scratch(weft_device *device, const weft_head_join_args *args);
 weft_status cpu_sample(weft_device *device, const weft_sample_args *args);
 uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args);
 weft_status cpu_classes(weft_device *device, const weft_classes_args *args);

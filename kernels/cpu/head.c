@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* head_stats and head_rows.
+/* head_stats, head_rows, head_part and head_join.
  *
  * Law: of every chunk of the vocabulary head_stats keeps four numbers for each row (cpu_head_chunk); logits exist only
  * for the chunks that are being computed. Without soft embeddings each chunk is one task. With them chunks come one
@@ -7,7 +7,7 @@
  * weights, then tasks of some rows make the numbers of the chunk and add its sums. Logits that are asked for are copied
  * out before they become e. At the end each row's chunks are
  * joined, ascending, in double. The chunk in which the draw falls is computed once more for that row alone, which gives
- * the same bits. */
+ * the same bits. head_join does the same from the products that head_part has left: nothing else of a chunk is kept. */
 #include "kernels/cpu/head.h"
 
 #include <math.h>
@@ -26,6 +26,7 @@ const cpu_head_fns *cpu_head_find(cpu_isa isa) {
 
 typedef struct head_run {
   const weft_head_stats_args *args;
+  const weft_head_join_args *join; /* NULL: chunks are multiplied; else args are what both have */
   const cpu_products *products;
   const cpu_head_fns *fns;
   cpu_soft_run soft;
@@ -90,11 +91,16 @@ uint64_t cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args 
 
 /* ---- chunks ---- */
 
+static const uint32_t *allowed_of(const head_run *run, uint32_t r) {
+  if (run->join != NULL) return run->join->allowed;
+  return run->args->allowed == NULL ? NULL : run->args->allowed[r];
+}
+
 /* Turns one row's logits of a chunk, as they come from the product, into the chunk's numbers and into e (head.h). */
 static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits, cpu_head_chunk *out) {
   const weft_head_stats_args *args = run->args;
   uint32_t n = cpu_chunk_tokens(args->weight->n_out, chunk);
-  const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
+  const uint32_t *allowed = allowed_of(run, r);
   if (allowed != NULL) allowed += chunk * (WEFT_VOCAB_CHUNK / 32);
   *out = (cpu_head_chunk){.top = -INFINITY, .index = -1};
   bool bad = run->fns->cap(logits, n, args->cap);
@@ -129,6 +135,23 @@ static void chunk_task(void *arg, uint32_t task, uint32_t thread) {
       cpu_head_chunk *out = &run->chunks[(uint64_t)task * run->args->n_rows + first + r];
       finish_row(run, task, first + r, logits + (uint64_t)r * WEFT_VOCAB_CHUNK, out);
     }
+  }
+}
+
+/* A row's products with a chunk, from the part that has it. */
+static void take_chunk(const weft_head_join_args *join, uint32_t chunk, uint32_t r, float *logits) {
+  uint32_t part = 0, token = chunk * WEFT_VOCAB_CHUNK, n_vocab = join->token[join->n_parts];
+  while (join->token[part + 1] <= token) part++;
+  const float *from = join->logits[part] + r * join->logits_stride + (token - join->token[part]);
+  memcpy(logits, from, cpu_chunk_tokens(n_vocab, chunk) * sizeof *logits);
+}
+
+static void take_task(void *arg, uint32_t task, uint32_t thread) {
+  const head_run *run = arg;
+  float *logits = own_logits(run, thread);
+  for (uint32_t r = 0; r < run->args->n_rows; r++) {
+    take_chunk(run->join, task, r, logits);
+    finish_row(run, task, r, logits, &run->chunks[(uint64_t)task * run->args->n_rows + r]);
   }
 }
 
@@ -191,9 +214,23 @@ static joined join_row(const head_run *run, uint32_t r, double inverse) {
 /* Last allowed token of the vocabulary. */
 static int32_t last_allowed(const head_run *run, uint32_t r) {
   uint32_t v = run->args->weight->n_out - 1;
-  const uint32_t *allowed = run->args->allowed == NULL ? NULL : run->args->allowed[r];
+  const uint32_t *allowed = allowed_of(run, r);
   while (allowed != NULL && v > 0 && (allowed[v / 32] >> (v % 32) & 1u) == 0) v--;
   return (int32_t)v;
+}
+
+/* A row's products with a chunk once more. */
+static void again_chunk(const head_run *run, uint32_t r, uint32_t chunk, uint32_t thread) {
+  const weft_head_stats_args *args = run->args;
+  uint8_t *group = run->own + thread * run->own_bytes;
+  const cpu_pack_rows rows = {run->products, args->h + r * args->h_stride, 0, args->weight->n_in, run->quantised,
+                              group};
+  cpu_rows_pack(&rows, 0, 1);
+  cpu_tile tile = cpu_tile_of(args->weight, 0, chunk * CPU_CHUNK_PANELS, chunk_panels(run, chunk));
+  tile.x = group;
+  tile.y = own_logits(run, thread);
+  tile.y_stride = WEFT_VOCAB_CHUNK;
+  cpu_tile_rows(run->products, &tile, 0, 1);
 }
 
 /* The token drawn, which lies in this chunk; `running` is the sum of all chunks before it. */
@@ -201,16 +238,11 @@ static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, co
   const double weight = sums[0], threshold = sums[2];
   double running = sums[1];
   const weft_head_stats_args *args = run->args;
-  uint8_t *group = run->own + thread * run->own_bytes;
-  const cpu_pack_rows rows = {run->products, args->h + r * args->h_stride, 0, args->weight->n_in, run->quantised,
-                              group};
-  cpu_rows_pack(&rows, 0, 1);
-  cpu_tile tile = cpu_tile_of(args->weight, 0, chunk * CPU_CHUNK_PANELS, chunk_panels(run, chunk));
   float *e = own_logits(run, thread);
-  tile.x = group;
-  tile.y = e;
-  tile.y_stride = WEFT_VOCAB_CHUNK;
-  cpu_tile_rows(run->products, &tile, 0, 1);
+  if (run->join != NULL)
+    take_chunk(run->join, chunk, r, e);
+  else
+    again_chunk(run, r, chunk, thread);
   cpu_head_chunk again;
   finish_row(run, chunk, r, e, &again);
   int32_t last = again.index; /* where rounding hides the crossing: the last token of the chunk with a weight */
@@ -271,47 +303,115 @@ weft_status cpu_head_stats(weft_device *device, const weft_head_stats_args *args
   return WEFT_OK;
 }
 
-/* ---- head_rows ---- */
+/* ---- head_join ---- */
 
+/* What head_stats and head_join share; of the weight only the number of tokens is asked. */
+static weft_head_stats_args stats_of(const weft_head_join_args *args, weft_weight *vocabulary) {
+  *vocabulary = (weft_weight){.type = WEFT_TYPE_F32, .n_out = args->token[args->n_parts]};
+  return (weft_head_stats_args){.weight = vocabulary,
+                                .temperature = args->temperature,
+                                .u = args->u,
+                                .argmax = args->argmax,
+                                .drawn = args->drawn,
+                                .top = args->top,
+                                .log_total = args->log_total,
+                                .entropy = args->entropy,
+                                .bad = args->bad,
+                                .n_rows = args->n_rows,
+                                .cap = args->cap};
+}
+
+uint64_t cpu_head_join_scratch(weft_device *device, const weft_head_join_args *args) {
+  weft_weight vocabulary;
+  const weft_head_stats_args stats = stats_of(args, &vocabulary);
+  return make_run(device, &stats, NULL).scratch_bytes;
+}
+
+weft_status cpu_head_join(weft_device *device, const weft_head_join_args *args) {
+  weft_thread_pool *pool = cpu_thread_pool(device);
+  weft_weight vocabulary;
+  const weft_head_stats_args stats = stats_of(args, &vocabulary);
+  head_run run = make_run(device, &stats, args->scratch);
+  run.join = args;
+  weft_thread_pool_run(pool, take_task, &run, run.n_chunks);
+  weft_thread_pool_run(pool, join_task, &run, args->n_rows);
+  return WEFT_OK;
+}
+
+/* ---- head_rows and head_part ---- */
+
+/* Products of rows with n_panels panels of a weight, from first_panel on. */
 typedef struct rows_run {
-  const weft_head_rows_args *args;
+  const weft_weight *weight;
   const cpu_products *products;
-  const cpu_head_fns *fns;
   const uint8_t *groups;
+  float *logits;
+  uint64_t logits_stride;
+  uint32_t n_rows, first_panel, n_panels;
 } rows_run;
+
+static void product_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const rows_run *run = arg;
+  uint32_t panel = task * HEAD_PANELS, left = run->n_panels - panel;
+  cpu_tile tile = cpu_tile_of(run->weight, 0, run->first_panel + panel, left < HEAD_PANELS ? left : HEAD_PANELS);
+  tile.x = run->groups;
+  tile.y = run->logits + (uint64_t)panel * CPU_PANEL;
+  tile.y_stride = run->logits_stride;
+  cpu_tile_rows(run->products, &tile, 0, run->n_rows);
+}
+
+static void run_products(weft_device *device, const float *h, uint64_t h_stride, void *scratch, rows_run *run) {
+  weft_thread_pool *pool = cpu_thread_pool(device);
+  bool quantised = cpu_is_quantised(run->weight->type);
+  run->products = cpu_products_find(cpu_get_isa(device));
+  run->groups = scratch;
+  const cpu_pack_rows rows = {run->products, h, h_stride, run->weight->n_in, quantised, scratch};
+  cpu_rows_pack_all(pool, &rows, run->n_rows);
+  weft_thread_pool_run(pool, product_task, run, (run->n_panels + HEAD_PANELS - 1) / HEAD_PANELS);
+}
+
+typedef struct cap_run {
+  const weft_head_rows_args *args;
+  const cpu_head_fns *fns;
+} cap_run;
+
+static void cap_task(void *arg, uint32_t r, uint32_t thread) {
+  (void)thread;
+  const cap_run *run = arg;
+  float *logits = run->args->logits + r * run->args->logits_stride;
+  run->args->bad[r] = run->fns->cap(logits, run->args->weight->n_out, run->args->cap) ? 1 : 0;
+}
 
 uint64_t cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
   (void)device;
   return args->n_rows * cpu_group_row_bytes(cpu_is_quantised(args->weight->type), args->weight->n_in);
 }
 
-static void product_task(void *arg, uint32_t task, uint32_t thread) {
-  (void)thread;
-  const rows_run *run = arg;
-  uint32_t panel = task * HEAD_PANELS, left = cpu_panel_count(run->args->weight->n_out) - panel;
-  cpu_tile tile = cpu_tile_of(run->args->weight, 0, panel, left < HEAD_PANELS ? left : HEAD_PANELS);
-  tile.x = run->groups;
-  tile.y = run->args->logits + (uint64_t)panel * CPU_PANEL;
-  tile.y_stride = run->args->logits_stride;
-  cpu_tile_rows(run->products, &tile, 0, run->args->n_rows);
-}
-
-static void cap_task(void *arg, uint32_t r, uint32_t thread) {
-  (void)thread;
-  const rows_run *run = arg;
-  float *logits = run->args->logits + r * run->args->logits_stride;
-  run->args->bad[r] = run->fns->cap(logits, run->args->weight->n_out, run->args->cap) ? 1 : 0;
-}
-
 weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args) {
-  weft_thread_pool *pool = cpu_thread_pool(device);
-  cpu_isa isa = cpu_get_isa(device);
-  rows_run run = {args, cpu_products_find(isa), cpu_head_find(isa), args->scratch};
-  bool quantised = cpu_is_quantised(args->weight->type);
-  const cpu_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, quantised, args->scratch};
-  cpu_rows_pack_all(pool, &rows, args->n_rows);
-  weft_thread_pool_run(pool, product_task, &run,
-                       (cpu_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
-  weft_thread_pool_run(pool, cap_task, &run, args->n_rows);
+  rows_run run = {.weight = args->weight,
+                  .logits = args->logits,
+                  .logits_stride = args->logits_stride,
+                  .n_rows = args->n_rows,
+                  .n_panels = cpu_panel_count(args->weight->n_out)};
+  if (args->h != NULL) run_products(device, args->h, args->h_stride, args->scratch, &run);
+  cap_run cap = {args, cpu_head_find(cpu_get_isa(device))};
+  weft_thread_pool_run(cpu_thread_pool(device), cap_task, &cap, args->n_rows);
+  return WEFT_OK;
+}
+
+uint64_t cpu_head_part_scratch(weft_device *device, const weft_head_part_args *args) {
+  (void)device;
+  return args->n_rows * cpu_group_row_bytes(cpu_is_quantised(args->weight->type), args->weight->n_in);
+}
+
+weft_status cpu_head_part(weft_device *device, const weft_head_part_args *args) {
+  rows_run run = {.weight = args->weight,
+                  .logits = args->logits,
+                  .logits_stride = args->logits_stride,
+                  .n_rows = args->n_rows,
+                  .first_panel = args->first / CPU_PANEL,
+                  .n_panels = cpu_panel_count(args->n_tokens)};
+  run_products(device, args->h, args->h_stride, args->scratch, &run);
   return WEFT_OK;
 }

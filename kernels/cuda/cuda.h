@@ -142,6 +142,7 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
                              weft_error *error);
 void cuda_weight_free(weft_device *device, weft_weight *weight);
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
+weft_status cuda_weight_most(weft_device *device, const weft_weight *weight, float most[2], bool set);
 /* What placing makes of a weight: its type, layout and bytes. */
 weft_status cuda_weight_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error);
 

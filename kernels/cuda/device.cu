@@ -384,6 +384,7 @@ static device_calls make_calls(void) {
   if (cuda_sets[0].int8_gemm != NULL) calls.integers_bytes = int8_weights_bytes;
   calls.weight_free = cuda_weight_free;
   calls.weight_unpack = cuda_weight_unpack;
+  calls.weight_most = cuda_weight_most;
   calls.share = cuda_share_calls();
   return calls;
 }
@@ -428,6 +429,9 @@ static weft_kernels make_kernels(const cuda_set *set) {
   k.head_stats_scratch = cuda_head_stats_scratch;
   k.head_rows = cuda_head_rows;
   k.head_rows_scratch = cuda_head_rows_scratch;
+  k.head_part = cuda_head_part;
+  k.head_part_scratch = cuda_head_part_scratch;
+  k.head_join = cuda_head_join;
   k.soft = cuda_soft;
   k.soft_scratch = cuda_soft_scratch;
   k.sample = set->sample;

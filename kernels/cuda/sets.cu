@@ -9,7 +9,7 @@
 #include "kernels/cuda/set.h"
 #include "kernels/cuda/weights/int8_weights.h"
 
-#define SET_OPS " matmul attention route experts head_stats head_rows soft sample "
+#define SET_OPS " matmul attention route experts head_stats head_rows head_part soft sample "
 
 #ifdef WEFT_CUDA_PORTABLE
 

@@ -58,6 +58,9 @@ void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t
                   float scale, double *sum, float *row, float *soft);
 /* Logits of one row, capped; true when one of them was not finite before. row: scratch of n_in floats. */
 bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits);
+/* Its parts: products with rows [first, first + n) of weight, and their cap. */
+void ref_head_products(const weft_weight *weight, uint32_t first, uint32_t n, const float *h, float *row, float *y);
+bool ref_cap_row(float *logits, uint32_t n, float cap);
 
 static inline bool ref_is_allowed(const uint32_t *allowed, uint32_t token) {
   return allowed == NULL || ((allowed[token / 32] >> (token % 32)) & 1u) != 0;

@@ -375,10 +375,42 @@ weft_status runner_head_stats(device_runner *r, const runner_head *head, const r
   return weft_head_stats(head->device, &args);
 }
 
+/* Only plain rows are shared out by the vocabulary, so these are the rows with statistics. */
+weft_status runner_head_part(const device_runner *r, const runner_head *head, const runner_outputs *o,
+                             const weft_head_part_args *range, uint32_t first, uint32_t n) {
+  weft_head_part_args args = *range;
+  args.h = head->hidden + (uint64_t)(runner_first_stats(o) + first) * r->n_hidden;
+  args.temperature = inputs_at(head->inputs, o).temperature + first;
+  args.n_rows = n;
+  return weft_head_part(head->device, &args);
+}
+
+weft_status runner_head_join(const device_runner *r, const runner_outputs *o, const weft_head_join_args *parts,
+                             uint32_t first, uint32_t n) {
+  runner_stats out = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows);
+  runner_inputs in = inputs_at(r->d_inputs, o);
+  weft_head_join_args args = *parts;
+  args.temperature = in.temperature + first;
+  args.u = in.u + first;
+  args.argmax = out.argmax + first;
+  args.drawn = out.drawn + first;
+  args.top = out.top + first;
+  args.log_total = out.log_total + first;
+  args.entropy = out.entropy + first;
+  args.bad = out.bad + first;
+  args.n_rows = n;
+  return weft_head_join(r->last, &args);
+}
+
 /* The statistics of all rows but those of held canvases, which come with their classes. */
 static weft_status run_head_stats(device_runner *r, const runner_step *step, const runner_outputs *o, bool shared) {
   uint32_t n = o->n_plain + o->n_canvas_rows, from = 0, at = o->n_plain, end = n;
   weft_status status = WEFT_OK;
+  if (shared && o->n_canvas_rows == 0) {
+    const runner_head own = own_head(r);
+    status = runner_share_tokens(r->share, 0, &own);
+    return status == WEFT_OK && n > 0 ? take_tokens(r, o) : status;
+  }
   if (shared) runner_share_rows(r, n, 0, &from, &end);
   for (uint32_t i = 0; i < step->batch->n_segments && o->n_held > 0 && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];

@@ -251,8 +251,8 @@ const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint
 /* The tokens that a canvas begins with. */
 void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens);
 
-/* The head of n rows whose hidden states begin at h: their logits are left in d_logits (runner_sample.c). */
-weft_status runner_make_logits(device_runner *r, const float *h, uint32_t n);
+/* The head of n rows whose hidden states begin at h; NULL: the products are in `logits` already (runner_sample.c). */
+weft_status runner_make_logits(device_runner *r, const float *h, float *logits, uint32_t n);
 /* The arguments of sampling that every call has; sampling without history, bias, cells and masks needs no others. */
 weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *out, uint32_t n);
 /* Samples tokens and logprobs of the rows that need their logits (runner_sample.c). asked_words: the most words of

@@ -222,8 +222,8 @@ static weft_status open_device(device_runner *r) {
   weft_classes_args classes = {
       .n_rows = r->logit_rows_max, .n_classes = WEFT_GRAPH_CLASSES, .n_tokens = r->info.n_vocab};
   const uint64_t needs[] = {weft_head_stats_scratch(d, &stats), weft_head_rows_scratch(d, &rows),
-                            weft_sample_scratch(d, &sample), weft_canvas_scratch(d, &canvas),
-                            weft_classes_scratch(d, &classes)};
+                            weft_sample_scratch(d, &sample),    weft_canvas_scratch(d, &canvas),
+                            weft_classes_scratch(d, &classes),  runner_share_scratch(r)};
   for (uint32_t i = 0; i < sizeof needs / sizeof *needs; i++) {
     if (needs[i] > r->scratch_bytes) r->scratch_bytes = needs[i];
   }

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "model/runner/runner_internal.h"
+#include "model/runner/runner_share.h"
 
 enum { HEAP_WORDS = 1 << 16, ROW_WORDS = sizeof(weft_sample_row) / 4, BIAS_WORDS = sizeof(weft_logit_bias) / 4 };
 
@@ -113,10 +114,10 @@ static bool ask_row(device_runner *r, const drawing_row *drawing, uint32_t j, as
   return true;
 }
 
-weft_status runner_make_logits(device_runner *r, const float *h, uint32_t n) {
+weft_status runner_make_logits(device_runner *r, const float *h, float *logits, uint32_t n) {
   weft_head_rows_args rows = {.h = h,
                               .weight = r->head,
-                              .logits = r->d_logits,
+                              .logits = logits,
                               .bad = r->d_bad,
                               .n_rows = n,
                               .h_stride = r->n_hidden,
@@ -139,10 +140,15 @@ weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *
                             .scratch_bytes = r->scratch_bytes};
 }
 
+/* Where shards have made the products already, those of all rows lie one behind the other. */
 static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, const asked_size *size) {
   weft_device *d = r->last;
+  bool made = runner_share_made(r->share);
+  const float *h = made ? NULL : r->d_hidden + (uint64_t)first * r->n_hidden;
+  float *logits = made ? r->d_logits + (uint64_t)first * r->info.n_vocab : r->d_logits;
   const int32_t *heap = r->d_asked + rows_words(r);
   weft_sample_args sample = runner_sample_args(r, r->d_sampled + first, n);
+  sample.logits = logits;
   sample.history = heap;
   sample.bias = (const weft_logit_bias *)(const void *)heap;
   sample.cells = r->d_cells;
@@ -152,7 +158,7 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, con
   if (status == WEFT_OK && size->n_masks > 0) {
     status = weft_device_upload(d, r->d_masks, r->masks, (uint64_t)size->n_masks * r->mask_words * sizeof *r->masks);
   }
-  if (status == WEFT_OK) status = runner_make_logits(r, r->d_hidden + (uint64_t)first * r->n_hidden, n);
+  if (status == WEFT_OK) status = runner_make_logits(r, h, logits, n);
   return status == WEFT_OK ? weft_sample(d, &sample) : status;
 }
 

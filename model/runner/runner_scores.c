@@ -41,7 +41,8 @@ static weft_status score_rows(device_runner *r, const runner_flight *f, uint32_t
   weft_status status = weft_device_upload(d, r->d_asked, r->asked, (uint64_t)n * ROW_WORDS * sizeof *r->asked);
   if (status == WEFT_OK) status = weft_device_upload(d, r->d_given_at, r->given_at, n * sizeof *r->given_at);
   if (status == WEFT_OK) {
-    status = runner_make_logits(r, r->d_hidden + (uint64_t)(f->outputs.n_logits + first) * r->n_hidden, n);
+    const float *h = r->d_hidden + (uint64_t)(f->outputs.n_logits + first) * r->n_hidden;
+    status = runner_make_logits(r, h, r->d_logits, n);
   }
   if (status == WEFT_OK) status = weft_move(d, &move);
   return status == WEFT_OK ? weft_sample(d, &sample) : status;

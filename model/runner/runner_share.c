@@ -5,11 +5,24 @@
 #include "model/model_internal.h"
 #include "model/shards.h"
 
-enum { GROUP_ROWS = 128 /* rows for which a head reads its matrix once (kernels/cuda/head/head.h) */ };
+enum {
+  GROUP_ROWS = 128, /* rows for which a head reads its matrix once (kernels/cuda/head/head.h) */
+  MADE_ROWS = 32,   /* of more rows that need their logits, sending these takes longer than making them */
+  KEPT_MIB = 128    /* logits of plain rows that a shard keeps until their tokens are drawn */
+};
+
+/* Of the vocabulary, on one device. */
+typedef struct share_range {
+  uint32_t first, token, n_tokens; /* first: the row of the output matrix there that stands for `token` */
+  const uint32_t *allowed;
+  float *logits; /* [kept_rows, stride]; behind the scratch of the products */
+  void *scratch;
+  uint64_t scratch_bytes;
+} share_range;
 
 typedef struct share_shard {
   weft_device *device;
-  const weft_weight *head;
+  const weft_weight *head; /* NULL: it has none of the vocabulary, and no canvases */
   int32_t *d_inputs;
   uint32_t *d_allowed;
   const uint32_t **allowed_of; /* [stats_max] */
@@ -20,38 +33,55 @@ typedef struct share_shard {
 struct runner_share {
   device_runner *runner;
   const runner_outputs *outputs; /* of the step that is being enqueued */
+  uint32_t n_made;               /* rows of it that need their logits, whose products shards make */
   uint32_t n;                    /* shards behind the first */
+  uint32_t kept_rows, stride;    /* of logits that a range keeps */
   uint64_t n_bytes;
+  void *d_chunks;                      /* of kept_rows rows, on the last device */
+  share_range range[WEFT_DEVICES_MAX]; /* of all shards */
   share_shard shard[WEFT_DEVICES_MAX - 1];
 };
 
-/* ---- open and close ---- */
+/* ---- sizes ---- */
 
-static void *take_memory(runner_share *share, weft_device *device, uint64_t n_bytes, weft_status *status) {
-  void *memory = NULL;
-  if (*status != WEFT_OK || n_bytes == 0) return NULL;
-  *status = weft_device_alloc(device, n_bytes, &memory);
-  share->n_bytes += n_bytes;
-  return memory;
+static uint32_t chunks_of(uint32_t n_tokens) {
+  return (n_tokens + WEFT_VOCAB_CHUNK - 1) / WEFT_VOCAB_CHUNK;
 }
 
-static weft_status open_shard(runner_share *share, share_shard *s, uint64_t inputs_words) {
-  device_runner *r = share->runner;
-  weft_status status = WEFT_OK;
-  weft_head_stats_args stats = {.weight = s->head,
-                                .n_rows = r->stats_max,
-                                .h_stride = r->n_hidden,
-                                .soft = r->d_soft,
-                                .soft_stride = r->n_hidden};
-  s->scratch_bytes = weft_head_stats_scratch(s->device, &stats);
-  s->d_inputs = take_memory(share, s->device, inputs_words * sizeof *s->d_inputs, &status);
-  s->d_scratch = take_memory(share, s->device, s->scratch_bytes, &status);
-  s->allowed_of = weft_alloc(r->stats_max, sizeof *s->allowed_of);
-  if (status == WEFT_OK && s->allowed_of == NULL) status = WEFT_E_NO_MEMORY;
-  if (r->allowed == NULL || status != WEFT_OK) return status;
-  s->d_allowed = take_memory(share, s->device, r->mask_words * sizeof *s->d_allowed, &status);
-  for (uint32_t i = 0; i < r->stats_max; i++) s->allowed_of[i] = s->d_allowed;
-  return status == WEFT_OK ? runner_upload_allowed(r, s->device, s->d_allowed) : status;
+/* The most tokens of a shard: the stride of the logits that it keeps. */
+static uint32_t stride_of(const weft_model *model) {
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < model->n_shards; i++) {
+    uint32_t n = model_first_token(model, i + 1) - model_first_token(model, i);
+    if (n > most) most = n;
+  }
+  return most;
+}
+
+static uint32_t kept_rows_of(const device_runner *r) {
+  const weft_model *model = r->config.model;
+  uint64_t most = r->config.limits.segments_max + r->info.draft_rows_max, bytes = r->config.logits_bytes_max;
+  uint64_t rows = (bytes == 0 ? (uint64_t)KEPT_MIB << 20 : bytes) / (stride_of(model) * sizeof(float));
+  if (rows > GROUP_ROWS) rows = GROUP_ROWS;
+  if (rows > most) rows = most;
+  return rows == 0 ? 1 : (uint32_t)rows;
+}
+
+static uint32_t made_rows_of(const device_runner *r) {
+  return r->logit_rows_max < MADE_ROWS ? r->logit_rows_max : MADE_ROWS;
+}
+
+/* Scratch of products with a range, and of joining all. */
+static uint64_t product_bytes(const device_runner *r, weft_device *device, const weft_weight *head) {
+  uint32_t n_kept = kept_rows_of(r), n_made = made_rows_of(r), n = n_made > n_kept ? n_made : n_kept;
+  const weft_head_part_args args = {.weight = head, .n_tokens = stride_of(r->config.model), .n_rows = n};
+  const weft_head_join_args join = {.token = {0, r->info.n_vocab}, .n_parts = 1, .n_rows = n_kept};
+  uint64_t product = weft_head_part_scratch(device, &args), joined = weft_head_join_scratch(device, &join);
+  return ((product > joined ? product : joined) + 255) / 256 * 256;
+}
+
+static uint64_t range_bytes(const device_runner *r, weft_device *device, const weft_weight *head) {
+  return product_bytes(r, device, head) + (uint64_t)kept_rows_of(r) * stride_of(r->config.model) * sizeof(float);
 }
 
 /* What shards write goes to buffers of the last device, which may have found room on the first one alone. */
@@ -62,20 +92,87 @@ static bool reach_buffers(const device_runner *r) {
   return all || r->memory.n_bytes_first == 0;
 }
 
+uint64_t runner_share_scratch(const device_runner *r) {
+  return model_shards_end_direct(r->config.model) ? range_bytes(r, r->last, r->head) : 0;
+}
+
+/* ---- open and close ---- */
+
+static void *take_memory(runner_share *share, weft_device *device, uint64_t n_bytes, weft_status *status) {
+  void *memory = NULL;
+  if (*status != WEFT_OK || n_bytes == 0) return NULL;
+  share->n_bytes += n_bytes;
+  if (share->runner->counts) return NULL;
+  *status = weft_device_alloc(device, n_bytes, &memory);
+  return memory;
+}
+
+/* The range of a shard whose scratch has room for it. */
+static void open_range(runner_share *share, uint32_t shard, weft_device *device, const weft_weight *head,
+                       const uint32_t *allowed, void *scratch) {
+  const device_runner *r = share->runner;
+  const weft_model *model = r->config.model;
+  uint32_t token = model_first_token(model, shard);
+  bool whole = shard == 0 || r->canvas_length > 0;
+  share_range *range = &share->range[shard];
+  *range = (share_range){.first = whole ? token : 0,
+                         .token = token,
+                         .n_tokens = model_first_token(model, shard + 1) - token,
+                         .allowed = allowed,
+                         .scratch = scratch};
+  if (head == NULL || scratch == NULL) return;
+  range->scratch_bytes = product_bytes(r, device, head);
+  range->logits = (float *)(void *)((uint8_t *)scratch + range->scratch_bytes);
+}
+
+static weft_status open_shard(runner_share *share, uint32_t shard, uint64_t inputs_words) {
+  device_runner *r = share->runner;
+  share_shard *s = &share->shard[shard - 1];
+  weft_status status = WEFT_OK;
+  s->device = r->split->device[weft_split_last_place(r->split) + shard];
+  s->head = model_shards_head(r->config.model, shard);
+  if (s->head == NULL) { /* a small vocabulary: no token is left for this shard */
+    open_range(share, shard, s->device, NULL, NULL, NULL);
+    return WEFT_OK;
+  }
+  if (r->canvas_length > 0) {
+    weft_head_stats_args stats = {.weight = s->head,
+                                  .n_rows = r->stats_max,
+                                  .h_stride = r->n_hidden,
+                                  .soft = r->d_soft,
+                                  .soft_stride = r->n_hidden};
+    s->scratch_bytes = weft_head_stats_scratch(s->device, &stats);
+  }
+  uint64_t n_bytes = range_bytes(r, s->device, s->head);
+  if (n_bytes > s->scratch_bytes) s->scratch_bytes = n_bytes;
+  s->d_inputs = take_memory(share, s->device, inputs_words * sizeof *s->d_inputs, &status);
+  s->d_scratch = take_memory(share, s->device, s->scratch_bytes, &status);
+  s->allowed_of = weft_alloc(r->stats_max, sizeof *s->allowed_of);
+  if (status == WEFT_OK && s->allowed_of == NULL) status = WEFT_E_NO_MEMORY;
+  if (r->config.n_suppressed > 0) s->d_allowed = take_memory(share, s->device, r->mask_words * 4ull, &status);
+  for (uint32_t i = 0; i < r->stats_max && status == WEFT_OK; i++) s->allowed_of[i] = s->d_allowed;
+  open_range(share, shard, s->device, s->head, s->d_allowed, s->d_scratch);
+  return status == WEFT_OK && s->d_allowed != NULL ? runner_upload_allowed(r, s->device, s->d_allowed) : status;
+}
+
 weft_status runner_share_open(device_runner *r, uint64_t inputs_words, runner_share **out) {
   const weft_model *model = r->config.model;
   *out = NULL;
-  if (r->canvas_length == 0 || !model_shards_end_direct(model) || !reach_buffers(r)) return WEFT_OK;
+  if (!model_shards_end_direct(model) || !reach_buffers(r)) return WEFT_OK;
   runner_share *share = weft_alloc(1, sizeof *share);
   if (share == NULL) return WEFT_E_NO_MEMORY;
   *out = share;
   share->runner = r;
+  share->kept_rows = kept_rows_of(r);
+  share->stride = stride_of(model);
+  uint64_t chunk_bytes = (uint64_t)share->kept_rows * chunks_of(r->info.n_vocab) * WEFT_HEAD_CHUNK_BYTES;
   weft_status status = WEFT_OK;
+  share->n_bytes += chunk_bytes;
+  if (!r->counts) share->d_chunks = runner_memory_take(&r->memory, r->last, chunk_bytes, &status);
+  open_range(share, 0, r->last, r->head, r->allowed, r->d_scratch);
   for (uint32_t i = 1; i < model->n_shards && status == WEFT_OK; i++) {
-    share_shard *s = &share->shard[share->n++];
-    s->device = r->split->device[weft_split_last_place(r->split) + i];
-    s->head = model_shards_head(model, i);
-    status = open_shard(share, s, inputs_words);
+    share->n += 1;
+    status = open_shard(share, i, inputs_words);
   }
   return status;
 }
@@ -96,7 +193,7 @@ uint64_t runner_share_bytes(const runner_share *share) {
   return share == NULL ? 0 : share->n_bytes;
 }
 
-/* ---- a step ---- */
+/* ---- a step by rows ---- */
 
 void runner_share_rows(const device_runner *r, uint32_t n, uint32_t shard, uint32_t *first, uint32_t *end) {
   uint32_t n_shards = r->config.model->n_shards, each = (n + n_shards - 1) / n_shards;
@@ -113,28 +210,8 @@ weft_status runner_share_meet(const device_runner *r) {
   return weft_shards_meet(exchanges_of(r), 0);
 }
 
-/* What a shard behind the first does, on its thread. */
-static weft_status share_rows(void *self, uint32_t shard, const float *hidden) {
-  runner_share *share = self;
-  device_runner *r = share->runner;
-  const runner_outputs *o = share->outputs;
-  share_shard *s = &share->shard[shard - 1];
-  uint32_t first, end, n = o->n_plain + o->n_canvas_rows;
-  runner_share_rows(r, n, shard, &first, &end);
-  runner_head head = {.device = s->device,
-                      .weight = s->head,
-                      .hidden = hidden,
-                      .inputs = s->d_inputs,
-                      .allowed_of = s->d_allowed == NULL ? NULL : s->allowed_of,
-                      .scratch = s->d_scratch,
-                      .scratch_bytes = s->scratch_bytes};
-  weft_status status = runner_upload_inputs(r, o, s->device, s->d_inputs);
-  if (status == WEFT_OK) status = runner_head_stats(r, &head, o, first, end - first, NULL);
-  return status == WEFT_OK ? weft_shards_meet(exchanges_of(r), shard) : status;
-}
-
 /* What the others will send: of each of their rows the statistics, and the soft embedding where it is wanted. */
-static void count_sent(const device_runner *r, uint32_t n) {
+static void count_rows_sent(const device_runner *r, uint32_t n) {
   uint32_t first, end, n_soft = 0;
   weft_crossed *crossed = &r->config.model->crossed;
   runner_share_rows(r, n, 0, &first, &end);
@@ -144,11 +221,129 @@ static void count_sent(const device_runner *r, uint32_t n) {
   (void)__atomic_fetch_add(&crossed->tokens, statistics, __ATOMIC_RELAXED);
 }
 
+/* ---- a step by the vocabulary ---- */
+
+/* The products with a range of the rows that need their logits, which come first, to the first device. */
+static weft_status make_products(const runner_share *share, const share_range *range, const runner_head *head) {
+  const device_runner *r = share->runner;
+  weft_head_part_args args = {.h = head->hidden,
+                              .weight = head->weight,
+                              .first = range->first,
+                              .n_tokens = range->n_tokens,
+                              .token = range->token,
+                              .n_vocab = r->info.n_vocab,
+                              .logits = r->d_logits + range->token,
+                              .n_rows = share->n_made,
+                              .h_stride = r->n_hidden,
+                              .logits_stride = r->info.n_vocab,
+                              .scratch = range->scratch,
+                              .scratch_bytes = range->scratch_bytes};
+  return weft_head_part(head->device, &args);
+}
+
+static weft_status make_chunks(const runner_share *share, const share_range *range, const runner_head *head,
+                               uint32_t first, uint32_t n) {
+  const device_runner *r = share->runner;
+  const weft_head_part_args args = {.weight = head->weight,
+                                    .first = range->first,
+                                    .n_tokens = range->n_tokens,
+                                    .token = range->token,
+                                    .n_vocab = r->info.n_vocab,
+                                    .logits = range->logits,
+                                    .chunks = share->d_chunks,
+                                    .allowed = range->allowed,
+                                    .cap = r->cap,
+                                    .h_stride = r->n_hidden,
+                                    .logits_stride = share->stride,
+                                    .scratch = range->scratch,
+                                    .scratch_bytes = range->scratch_bytes};
+  return runner_head_part(r, head, share->outputs, &args, first, n);
+}
+
+static weft_status join_chunks(const runner_share *share, uint32_t first, uint32_t n) {
+  const device_runner *r = share->runner;
+  weft_head_join_args args = {.n_parts = share->n + 1,
+                              .chunks = share->d_chunks,
+                              .allowed = share->range[0].allowed,
+                              .cap = r->cap,
+                              .logits_stride = share->stride,
+                              .scratch = r->d_scratch,
+                              .scratch_bytes = share->range[0].scratch_bytes};
+  for (uint32_t i = 0; i <= share->n; i++) {
+    args.logits[i] = share->range[i].logits;
+    args.token[i] = share->range[i].token;
+  }
+  args.token[share->n + 1] = r->info.n_vocab;
+  return runner_head_join(r, share->outputs, &args, first, n);
+}
+
+/* Plain rows go by as many at a time as logits are kept of; all meet when these are made, and again when their tokens
+ * are drawn and there are more. */
+weft_status runner_share_tokens(runner_share *share, uint32_t shard, const runner_head *head) {
+  const share_range *range = &share->range[shard];
+  uint32_t first = 0, n_plain = share->outputs->n_plain;
+  weft_shards *exchanges = exchanges_of(share->runner);
+  bool has_some = range->n_tokens > 0;
+  weft_status status = has_some ? make_products(share, range, head) : WEFT_OK;
+  do {
+    uint32_t left = n_plain - first, n = left < share->kept_rows ? left : share->kept_rows;
+    if (status == WEFT_OK && first > 0) status = weft_shards_meet(exchanges, shard);
+    if (status == WEFT_OK && n > 0 && has_some) status = make_chunks(share, range, head, first, n);
+    if (status == WEFT_OK) status = weft_shards_meet(exchanges, shard);
+    if (status == WEFT_OK && n > 0 && shard == 0) status = join_chunks(share, first, n);
+    first += n;
+  } while (status == WEFT_OK && first < n_plain);
+  return status;
+}
+
+bool runner_share_made(const runner_share *share) {
+  return share != NULL && share->n_made > 0;
+}
+
+/* What the others will send of chunks and of products. */
+static void count_tokens_sent(const runner_share *share) {
+  const device_runner *r = share->runner;
+  uint64_t n_tokens = r->info.n_vocab - share->range[0].n_tokens;
+  uint64_t chunks = (uint64_t)share->outputs->n_plain * chunks_of((uint32_t)n_tokens) * WEFT_HEAD_CHUNK_BYTES;
+  uint64_t n_bytes = chunks + share->n_made * n_tokens * sizeof(float);
+  (void)__atomic_fetch_add(&r->config.model->crossed.tokens, n_bytes, __ATOMIC_RELAXED);
+}
+
+/* ---- a step ---- */
+
+/* What a shard behind the first does, on its thread. */
+static weft_status share_head(void *self, uint32_t shard, const float *hidden) {
+  runner_share *share = self;
+  device_runner *r = share->runner;
+  const runner_outputs *o = share->outputs;
+  share_shard *s = &share->shard[shard - 1];
+  runner_head head = {.device = s->device,
+                      .weight = s->head,
+                      .hidden = hidden,
+                      .inputs = s->d_inputs,
+                      .allowed_of = s->d_allowed == NULL ? NULL : s->allowed_of,
+                      .scratch = s->d_scratch,
+                      .scratch_bytes = s->scratch_bytes};
+  weft_status status = s->head == NULL ? WEFT_OK : runner_upload_inputs(r, o, s->device, s->d_inputs);
+  if (status != WEFT_OK) return status;
+  if (o->n_canvas_rows == 0) return runner_share_tokens(share, shard, &head);
+  uint32_t first, end, n = o->n_plain + o->n_canvas_rows;
+  runner_share_rows(r, n, shard, &first, &end);
+  status = runner_head_stats(r, &head, o, first, end - first, NULL);
+  return status == WEFT_OK ? weft_shards_meet(exchanges_of(r), shard) : status;
+}
+
 bool runner_share_step(runner_share *share, const runner_outputs *o, weft_forward_args *args) {
-  if (share == NULL || o->n_canvas_rows == 0 || o->n_held > 0) return false;
+  if (share == NULL) return false;
+  bool by_rows = o->n_canvas_rows > 0;
   share->outputs = o;
-  args->share = share_rows;
+  share->n_made = !by_rows && o->n_logits <= made_rows_of(share->runner) ? o->n_logits : 0;
+  if (by_rows ? o->n_held > 0 : o->n_plain + share->n_made == 0) return false;
+  args->share = share_head;
   args->share_self = share;
-  count_sent(share->runner, o->n_plain + o->n_canvas_rows);
+  if (by_rows)
+    count_rows_sent(share->runner, o->n_plain + o->n_canvas_rows);
+  else
+    count_tokens_sent(share);
   return true;
 }

@@ -8,6 +8,7 @@
  * most, so a sum by 2^-7 of its magnitudes (cuda: only one is); a weight with a minimum is a
  * difference of numbers of order one, rounded once or twice: 4e-7. cuda makes a value of a quantised type as scale *
  * code - zero point in f16, so a small value is off by 2^-11 of the largest one of its block. */
+#include "kernels/shards.h"
 #include "tests/kernels/weights.h"
 
 typedef struct head_case {
@@ -395,6 +396,128 @@ static void test_soft_op(void **state) {
   on_each(*state, 2600, 1, check_soft_op);
 }
 
+/* ---- a vocabulary in ranges ---- */
+
+/* A device's range of the tokens: rows of the whole matrix, or a matrix of its own. */
+static weft_weight range_of(const subject *u, uint32_t token, uint32_t n, bool own) {
+  weft_error error = {{0}};
+  weft_weight weight = u->s->shape;
+  if (!own) return u->weight;
+  weight.n_out = n;
+  const uint8_t *bytes = u->s->bytes + token * u->s->row_bytes;
+  assert_int_equal(weft_device_weight(u->device, &weight, bytes, WEFT_USE_MATMUL, &error), WEFT_OK);
+  weft_device *const device[] = {u->device, u->device};
+  const weft_weight *const both[] = {&u->weight, &weight};
+  assert_int_equal(weft_shards_agree(device, both, 2), WEFT_OK);
+  return weight;
+}
+
+/* Products of n parts, and what chunks of them say, where chunks is set; own: each has a matrix of its own. */
+static void run_parts(const subject *u, uint32_t n, bool own, const uint32_t *mask, float *const *logits,
+                      uint64_t stride, void *chunks) {
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t token = weft_head_first(u->c->n_vocab, n, i), end = weft_head_first(u->c->n_vocab, n, i + 1);
+    if (token == end) continue;
+    weft_weight weight = range_of(u, token, end - token, own);
+    weft_head_part_args args = {.h = u->in->h,
+                                .weight = &weight,
+                                .first = own ? 0 : token,
+                                .n_tokens = end - token,
+                                .token = token,
+                                .n_vocab = u->c->n_vocab,
+                                .logits = logits[i],
+                                .chunks = chunks,
+                                .temperature = u->in->temperature,
+                                .allowed = mask,
+                                .n_rows = ROWS,
+                                .cap = u->c->cap,
+                                .h_stride = u->c->n_in,
+                                .logits_stride = stride};
+    RUN_OP(head_part, u->device, &args);
+    if (own) weft_device_weight_free(u->device, &weight);
+  }
+}
+
+/* What is made of n parts has the bits of head_stats and head_rows. */
+static void check_joined(const subject *u, uint32_t n, bool own, const uint32_t *mask, const outputs *whole,
+                         const buffer *rows) {
+  const head_case *c = u->c;
+  uint32_t n_chunks = (c->n_vocab + WEFT_VOCAB_CHUNK - 1) / WEFT_VOCAB_CHUNK;
+  uint64_t stride = (uint64_t)(n_chunks + n - 1) / n * WEFT_VOCAB_CHUNK;
+  buffer part[WEFT_DEVICES_MAX], chunks = buffer_new((size_t)ROWS * n_chunks * WEFT_HEAD_CHUNK_BYTES);
+  buffer all = buffer_new(rows->n_bytes), flags = buffer_new(ROWS);
+  float *kept[WEFT_DEVICES_MAX], *placed[WEFT_DEVICES_MAX];
+  outputs o = {buffer_new(0),        buffer_new(ROWS * 4), buffer_new(ROWS * 4), buffer_new(ROWS * 4),
+               buffer_new(ROWS * 4), buffer_new(ROWS * 4), buffer_new(ROWS)};
+  weft_head_join_args args = {.n_parts = n,
+                              .chunks = chunks.data,
+                              .temperature = u->in->temperature,
+                              .u = u->in->u,
+                              .allowed = mask,
+                              .argmax = o.argmax.data,
+                              .drawn = o.drawn.data,
+                              .top = o.top.data,
+                              .log_total = o.log_total.data,
+                              .entropy = o.entropy.data,
+                              .bad = o.bad.data,
+                              .n_rows = ROWS,
+                              .cap = c->cap,
+                              .logits_stride = stride};
+  for (uint32_t i = 0; i < n; i++) {
+    part[i] = buffer_new(ROWS * stride * sizeof(float));
+    args.token[i] = weft_head_first(c->n_vocab, n, i);
+    args.logits[i] = kept[i] = part[i].data;
+    placed[i] = (float *)all.data + args.token[i];
+  }
+  args.token[n] = c->n_vocab;
+  run_parts(u, n, own, mask, kept, stride, chunks.data);
+  RUN_OP(head_join, u->device, &args);
+  assert_outputs(u->name, whole, 0, &o, ROWS, c->n_in, false);
+  run_parts(u, n, own, NULL, placed, c->n_vocab, NULL);
+  weft_head_rows_args made = {NULL, &u->weight, all.data, flags.data, ROWS, 0, c->n_vocab, c->cap, NULL, 0};
+  RUN_OP(head_rows, u->device, &made);
+  assert_same("head_rows", u->name, "a logit of a range", rows->data, all.data, all.n_bytes);
+  for (uint32_t r = 0; r < ROWS; r++) assert_int_equal(((uint8_t *)flags.data)[r], ((uint8_t *)whole->bad.data)[r]);
+  for (uint32_t i = 0; i < n; i++) buffer_free(&part[i]);
+  buffer_free(&chunks);
+  buffer_free(&all);
+  buffer_free(&flags);
+  free_outputs(&o);
+}
+
+/* A NaN makes a row bad, whichever part has it. The first chunk has larger scales, which no other range knows of by
+ * itself. */
+static void check_parts(const subject *same) {
+  static const uint32_t numbers[] = {1, 2, 3, 4, 16};
+  uint8_t bad[ROWS];
+  const head_case *c = same->c;
+  uint32_t n_raised = c->n_vocab < WEFT_VOCAB_CHUNK ? c->n_vocab : WEFT_VOCAB_CHUNK;
+  stored uneven = stored_new(c->type, 1, c->n_vocab, c->n_in, 3300);
+  if (find_scales(c->type) != NULL) stored_raise_rows(&uneven, n_raised, 3);
+  subject raised = *same, *u = &raised;
+  raised.s = &uneven;
+  raised.weight = upload(u->device, &uneven);
+  u->in->h[7 * u->c->n_in] = NAN;
+  for (uint32_t masked = 0; masked < 2; masked++) {
+    const uint32_t *mask = masked != 0 ? u->in->bits[1] : NULL; /* of most tokens few */
+    for (uint32_t r = 0; r < ROWS; r++) u->in->allowed[r] = mask;
+    outputs whole = stats_of(u, 0, ROWS, false);
+    buffer rows = run_rows(u->device, u->c, &u->weight, u->in->h, ROWS, bad);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+      if (quick && (i + u->d + masked) % 2 != 0) continue;
+      check_joined(u, numbers[i], (i + masked) % 2 != 0, mask, &whole, &rows);
+    }
+    buffer_free(&rows);
+    free_outputs(&whole);
+  }
+  weft_device_weight_free(u->device, &raised.weight);
+  stored_free(&uneven);
+}
+
+static void test_parts(void **state) {
+  on_each(*state, 3200, 2, check_parts);
+}
+
 /* ---- hostile rows ---- */
 
 /* A NaN, an infinity, an empty mask: those rows are bad and zero, the others are as before; rows
@@ -459,10 +582,15 @@ static void test_scratch_is_bounded(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_meaning),          cmocka_unit_test(test_logits),
-      cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_many_rows),
-      cmocka_unit_test(test_soft_op),          cmocka_unit_test(test_kept_logits),
-      cmocka_unit_test(test_bad_rows),         cmocka_unit_test(test_scratch_is_bounded),
+      cmocka_unit_test(test_meaning),
+      cmocka_unit_test(test_logits),
+      cmocka_unit_test(test_rows_and_threads),
+      cmocka_unit_test(test_many_rows),
+      cmocka_unit_test(test_soft_op),
+      cmocka_unit_test(test_kept_logits),
+      cmocka_unit_test(test_bad_rows),
+      cmocka_unit_test(test_scratch_is_bounded),
+      cmocka_unit_test(test_parts),
   };
   return cmocka_run_group_tests(tests, setup_fixture, teardown_fixture);
 }

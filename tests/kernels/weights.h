@@ -111,16 +111,21 @@ static inline void raise_half(uint8_t *at, int power) {
   put_f16(at, ldexpf(weft_f16_to_f32(bits), power));
 }
 
-/* All scales, and the values with them, times 2^power, as far as f16 holds them. */
-static inline void stored_raise(stored *s, int power) {
+/* The scales of the first n_rows rows, and the values with them, times 2^power, as far as f16 holds them. */
+static inline void stored_raise_rows(stored *s, uint64_t n_rows, int power) {
   const weft_type_info *info = weft_type_find((int32_t)s->shape.type);
   const scale_place *place = find_scales(s->shape.type);
-  for (uint8_t *block = s->bytes; block < s->bytes + s->n_bytes; block += info->n_bytes) {
+  for (uint8_t *block = s->bytes; block < s->bytes + n_rows * s->row_bytes; block += info->n_bytes) {
     raise_half(block + place->at, power);
     if (place->divisor_least != 0.0f) raise_half(block + place->at_least, power);
   }
-  for (uint64_t r = 0; r < s->n_bytes / s->row_bytes; r++)
+  for (uint64_t r = 0; r < n_rows; r++)
     weft_dequantise_row(s->shape.type, s->bytes + r * s->row_bytes, s->value + r * s->shape.n_in, s->shape.n_in);
+}
+
+/* The same of all rows. */
+static inline void stored_raise(stored *s, int power) {
+  stored_raise_rows(s, s->n_bytes / s->row_bytes, power);
 }
 
 static inline void stored_free(stored *s) {

@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "tests/support/gguf_edit.h"
 #include "tests/support/model_solo.h"
 #include "tests/support/real_engine.h"
 
@@ -598,6 +599,12 @@ static void run_assistants(uint64_t seed) {
   for (uint32_t i = 0; i < 6; i++) free(path[i]);
 }
 
+/* The model with a vocabulary of several chunks, so that each shard has some of it. */
+static const char *widened(const char *path, const char *name, uint32_t times) {
+  const gguf_edit e = {.widen = "token_embd.weight", .times_rows = times};
+  return gguf_edit_file(path, &e, name);
+}
+
 /* What one device gave must come from shards, in one part or in several: call by call and by copies, and with graphs
  * that exchange. */
 static void run_shards(uint64_t seed) {
@@ -606,7 +613,8 @@ static void run_shards(uint64_t seed) {
   } ways[] = {{2, 2, {4, 2, 1}}, {4, 2, {6, 5, 1}}, {4, 4, {0, 7, 2}}, {8, 4, {0, 7, 2}}, {8, 2, {0, 0, 3}}};
   const uint32_t n_variants = sizeof variants / sizeof *variants;
   char *path[2] = {path_of("tests/golden/models/dg-deep"), path_of("tests/golden/models/ar-dense-v")};
-  const cast c = {{path[0], path[1]}, 24, 48, 96, 6, 30};
+  const char *wide[2] = {widened(path[0], "canvases", 12), widened(path[1], "tokens", 17)};
+  const cast c = {{wide[0], wide[1]}, 24, 48, 96, 6, 30};
   show = &c;
   (void)snprintf(label, sizeof label, "one device");
   play_alone("ref", NULL, seed);
@@ -622,6 +630,7 @@ static void run_shards(uint64_t seed) {
   }
   n_devices = 1;
   n_shards = 0;
+  gguf_edit_clean();
   free(path[0]);
   free(path[1]);
 }

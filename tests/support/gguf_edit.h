@@ -27,6 +27,8 @@ typedef struct gguf_edit {
   const char *quantise; /* the tensor is F32 and is stored as this type */
   const char *retype;   /* its record says this type; the bytes stay */
   int32_t type;
+  const char *widen;   /* the embeddings, F32, get their rows again and again, each time nearer to zero */
+  uint32_t times_rows; /* how often it has them then */
   const char *poison;  /* every element becomes NaN; all tensors whose name contains this; F32 only */
   uint32_t poison_row; /* with poison_one_row: only this row */
   bool poison_one_row;
@@ -56,6 +58,7 @@ static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_w
   memcpy(name, key->name.data, key->name.n < sizeof name - 1 ? key->name.n : sizeof name - 1);
   if (gguf_edit_is(e->drop_key, name) || gguf_edit_is(e->set_u32, name)) return;
   if (gguf_edit_is(e->set_string, name) || gguf_edit_is(e->set_f32, name)) return;
+  if (e->widen != NULL && (strstr(name, ".vocab_size") != NULL || strcmp(name, "tokenizer.ggml.tokens") == 0)) return;
   w->n_keys += 1;
   uint32_t fewer = strcmp(name, "tokenizer.ggml.tokens") == 0   ? e->fewer_tokens
                    : strcmp(name, "tokenizer.ggml.merges") == 0 ? e->fewer_merges
@@ -99,6 +102,16 @@ static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edi
     memcpy(integers, t.data, (size_t)t.n_bytes);
     integers[0] = 1000;
     t.data = changed;
+  }
+  if (gguf_edit_is(e->widen, t.name)) {
+    uint64_t n = t.n_bytes / sizeof(float);
+    float *wide = changed = malloc((size_t)t.n_bytes * e->times_rows);
+    gguf_edit_need(t.type == WEFT_TYPE_F32 && wide != NULL, "only F32 tensors can be widened");
+    for (uint64_t i = 0; i < n * e->times_rows; i++)
+      wide[i] = ((const float *)t.data)[i % n] * (1.0f - 0.03f * (float)(i / n));
+    t.data = changed;
+    t.n_bytes *= e->times_rows;
+    t.ne[t.n_dims - 1] *= e->times_rows;
   }
   if (gguf_edit_is(e->times, t.name)) {
     float *scaled = changed = malloc((size_t)t.n_bytes);

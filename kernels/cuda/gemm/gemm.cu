@@ -107,7 +107,7 @@ bool gemm_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
 
 gemm_weight gemm_weight_of(const weft_weight *w, float *y, uint64_t y_stride) {
   gemm_weight out;
-  out.data = (const uint8_t *)w->data;
+  out.header = out.data = (const uint8_t *)w->data;
   out.scale = w->scale;
   out.y = y;
   out.y_stride = y_stride;
@@ -143,10 +143,21 @@ static bool takes_raw(const cuda_device *d, const gemm_args *a, const float *x, 
 
 weft_status gemm_from_f32(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride, uint32_t n_rows,
                           float *y, uint64_t y_stride, void *scratch) {
+  return gemm_from_f32_part(d, weight, 0, weight->n_out, x, x_stride, n_rows, y, y_stride, scratch);
+}
+
+weft_status gemm_from_f32_part(cuda_device *d, const weft_weight *whole, uint32_t first, uint32_t n_out, const float *x,
+                               uint64_t x_stride, uint32_t n_rows, float *y, uint64_t y_stride, void *scratch) {
+  if (n_out != whole->n_out && w8a8_has(whole->layout)) return WEFT_E_UNSUPPORTED;
+  weft_weight part = *whole;
+  const weft_weight *weight = &part;
+  part.n_out = n_out;
   gemm_args a;
   memset(&a, 0, sizeof a);
   gemm_set_shape(&a, weight);
   a.weight[0] = gemm_weight_of(weight, y, y_stride);
+  a.weight[0].data +=
+      part.type == WEFT_TYPE_F32 ? (uint64_t)first * part.n_in * 4 : (uint64_t)first / 16 * a.tile_bytes;
   a.n_weights = 1;
   a.n_rows = n_rows;
   a.x = x;

@@ -39,7 +39,8 @@ typedef struct gemm_job {
 } gemm_job;
 
 typedef struct gemm_weight {
-  const uint8_t *data;         /* header and row tiles */
+  const uint8_t *header;       /* of the whole weight */
+  const uint8_t *data;         /* PACKED_HEADER_BYTES before the first row tile that is multiplied */
   const float *scale;          /* [matrices] what their products are multiplied by; NULL: ones */
   const uint8_t *steps;        /* W8A8 products only (w8a8.h) */
   const uint8_t *int8_weights; /* and their own steps (int8_weights.h); NULL: none */
@@ -158,6 +159,11 @@ static inline bool gemm_pairs_up(const gemm_args *a) {
 uint64_t gemm_from_f32_bytes(const weft_weight *weight, uint32_t n_rows);
 weft_status gemm_from_f32(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride, uint32_t n_rows,
                           float *y, uint64_t y_stride, void *scratch);
+/* The same with rows [first, first + n_out) of a matrix alone, first a multiple of 16 and n_out too, unless they are
+ * its last ones. UNSUPPORTED: the weight is kept for products of 8 bits. */
+weft_status gemm_from_f32_part(cuda_device *d, const weft_weight *weight, uint32_t first, uint32_t n_out,
+                               const float *x, uint64_t x_stride, uint32_t n_rows, float *y, uint64_t y_stride,
+                               void *scratch);
 
 /* The two products of an MLP, as two matmuls: rows of the second one are act(g) * u of the first one's results,
  * which the second one's prologue makes, where it has one. */

@@ -66,7 +66,7 @@ static __device__ __forceinline__ bool item_of(const gemm_args &a, const dense_l
 /* prescale_exponent of the weight that a row tile belongs to. */
 template <int T>
 static __device__ __forceinline__ int prescale_of(const gemm_args &a, uint32_t tile) {
-  return prescale_exponent(T, (const packed_header *)(const void *)a.weight[find_tile(a, tile).w].data);
+  return prescale_exponent(T, (const packed_header *)(const void *)a.weight[find_tile(a, tile).w].header);
 }
 
 template <class S, int TEAMS>

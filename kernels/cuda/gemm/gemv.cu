@@ -45,7 +45,7 @@ static __global__ void __maxnreg__(gemv_registers(NT))
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
   bool is_last = split + 1 == a.n_splits; /* the warp of the shortest split runs the epilogue */
   dense_tile tile = find_dense<GATED>(a, blockIdx.x, slot);
-  packed_header header = header_of(a.weight[tile.data != NULL ? tile.weight : 0].data);
+  packed_header header = header_of(a.weight[tile.data != NULL ? tile.weight : 0].header);
   const uint8_t *ahead = tile.data; /* the copy of whose unit `unit` is issued next */
   uint32_t group_ahead = blockIdx.x;
   auto issue = [&](uint32_t stage) {
@@ -75,7 +75,7 @@ static __global__ void __maxnreg__(gemv_registers(NT))
     if (group != blockIdx.x) {
       uint32_t known = tile.weight;
       tile = find_dense<GATED>(a, group, slot);
-      if (tile.data != NULL && tile.weight != known) header = header_of(a.weight[tile.weight].data);
+      if (tile.data != NULL && tile.weight != known) header = header_of(a.weight[tile.weight].header);
     }
     int prescale = prescale_exponent(T, &header);
     if (lane == 0 && is_last && tile.data != NULL)

@@ -214,7 +214,7 @@ typedef struct opened_rows {
 template <int T, bool RAW, bool ONE>
 static __device__ __forceinline__ opened_rows open_rows(const gemm_args &a, uint32_t *most_of, uint4 *to,
                                                         int *scale_exponent) {
-  packed_header header = header_of(a.weight[0].data);
+  packed_header header = header_of(a.weight[0].header);
   wait_for_prior_grids();
   launch_dependent_grids();
   int prescale = prescale_exponent(T, &header);

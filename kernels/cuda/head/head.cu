@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* head_stats, head_rows and soft: the product with the vocabulary, statistics of its logits, and the ops themselves.
- * The soft rows are made in soft.cu. */
+/* head_stats, head_rows, head_part, head_join and soft: the product with the vocabulary, statistics of its logits, and
+ * the ops themselves. The soft rows are made in soft.cu. */
 #include "kernels/cuda/head/head.h"
 
 #include <math.h>
@@ -10,6 +10,8 @@
 #include "kernels/cuda/set.h"
 
 enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK };
+
+static_assert(sizeof(chunk_stat) == WEFT_HEAD_CHUNK_BYTES, "what a chunk keeps");
 
 /* ---- statistics of a chunk ------------------------------------------------------------------------------ */
 
@@ -77,6 +79,19 @@ static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid
   launch_dependents_and_wait();
   uint32_t r = blockIdx.y, chunk = blockIdx.x * (STAT_THREADS / 32) + threadIdx.x / 32;
   if (chunk >= g.n_chunks) return;
+  const uint32_t *mask = mask_of(g, r);
+  if (is_whole(g, mask, chunk))
+    measure_chunk<true>(g, r, chunk, mask);
+  else
+    measure_chunk<false>(g, r, chunk, mask);
+}
+
+/* Chunks from first_chunk on, of tokens below g.n_vocab. */
+static __global__ void __launch_bounds__(STAT_THREADS)
+    part_kernel(const __grid_constant__ head_group g, uint32_t first_chunk) {
+  launch_dependents_and_wait();
+  uint32_t r = blockIdx.y, chunk = first_chunk + blockIdx.x * (STAT_THREADS / 32) + threadIdx.x / 32;
+  if (chunk * CHUNK >= g.n_vocab) return;
   const uint32_t *mask = mask_of(g, r);
   if (is_whole(g, mask, chunk))
     measure_chunk<true>(g, r, chunk, mask);
@@ -175,12 +190,12 @@ static __device__ void measure_row(const head_group &g, uint32_t r, float u, row
 }
 
 /* The first token of the chunk whose running sum exceeds the threshold, else its last allowed one. */
-static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const row_result &row, double threshold) {
+static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const float *logits, const row_result &row,
+                                        double threshold) {
   __shared__ double shared[FINISH_THREADS / 32];
   __shared__ uint32_t found, last_allowed;
   const chunk_stat s = g.stats[(uint64_t)r * g.n_chunks + row.chunk];
-  const uint32_t *mask = g.allowed == NULL ? NULL : g.allowed[r];
-  const float *logits = g.logits + (uint64_t)r * g.logits_stride;
+  const uint32_t *mask = mask_of(g, r);
   float steep = steepness_of(g, r);
   double f = chunk_weight(s, row.most, steep), e[2], own = 0.0, unused;
   if (threadIdx.x == 0) found = UINT32_MAX, last_allowed = 0;
@@ -188,7 +203,8 @@ static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const r
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t v = row.chunk * CHUNK + 2 * threadIdx.x + i;
     bool ok = (allowed_bits<false>(g, mask, v) & 1u) != 0;
-    float logit = !ok ? 0.0f : g.cap != 0.0f ? cap_logit(logits[v], g.cap, g.slope) : logits[v];
+    float raw = ok ? *(const volatile float *)(logits + v) : 0.0f; /* another card's, perhaps */
+    float logit = ok && g.cap != 0.0f ? cap_logit(raw, g.cap, g.slope) : raw;
     e[i] = ok ? f * (double)power_of_2(__fmul_rn(logit - s.most, steep)) : 0.0;
     if (ok) atomicMax(&last_allowed, v);
     own += e[i];
@@ -207,6 +223,17 @@ static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const r
   return (int32_t)token;
 }
 
+/* By one thread. */
+static __device__ __forceinline__ void give_row(const head_group &g, const head_outputs &o, uint32_t r,
+                                                const row_result &row, int32_t drawn) {
+  o.bad[r] = row.bad ? 1 : 0;
+  o.argmax[r] = row.bad ? 0 : row.argmax;
+  o.drawn[r] = row.bad ? 0 : drawn;
+  o.top[r] = row.bad ? 0.0f : row.most;
+  o.log_total[r] = row.bad ? 0.0f : (float)((double)row.most / (double)g.temperature[r] + log(row.total));
+  o.entropy[r] = row.bad ? 0.0f : (float)(log(row.total) - row.weighted * M_LN2 / row.total);
+}
+
 static __global__ void __launch_bounds__(FINISH_THREADS)
     finish_kernel(const __grid_constant__ head_group g, const head_outputs o) {
   launch_dependents_and_wait();
@@ -215,19 +242,31 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
   float u = o.u == NULL ? 0.0f : o.u[r];
   measure_row(g, r, u, &row);
   if (o.argmax != NULL) {
-    int32_t drawn = draw_in_chunk(g, r, row, (double)u * row.total);
-    if (threadIdx.x == 0) {
-      o.bad[r] = row.bad ? 1 : 0;
-      o.argmax[r] = row.bad ? 0 : row.argmax;
-      o.drawn[r] = row.bad ? 0 : drawn;
-      o.top[r] = row.bad ? 0.0f : row.most;
-      o.log_total[r] = row.bad ? 0.0f : (float)((double)row.most / (double)g.temperature[r] + log(row.total));
-      o.entropy[r] = row.bad ? 0.0f : (float)(log(row.total) - row.weighted * M_LN2 / row.total);
-    }
+    int32_t drawn = draw_in_chunk(g, r, g.logits + (uint64_t)r * g.logits_stride, row, (double)u * row.total);
+    if (threadIdx.x == 0) give_row(g, o, r, row, drawn);
   }
   if (g.rows == NULL || threadIdx.x != 0) return;
   row_stat out = {row.most, row.bad ? 0.0f : (float)((double)g.soft_scale / row.total)};
   g.rows[r] = out;
+}
+
+/* Where the parts of a row's logits lie. */
+typedef struct head_parts {
+  const float *logits[WEFT_DEVICES_MAX];
+  uint32_t token[WEFT_DEVICES_MAX + 1];
+} head_parts;
+
+static __global__ void __launch_bounds__(FINISH_THREADS)
+    join_kernel(const __grid_constant__ head_group g, const head_outputs o, const __grid_constant__ head_parts parts) {
+  launch_dependents_and_wait();
+  uint32_t r = blockIdx.x, part = 0;
+  row_result row;
+  float u = o.u[r];
+  measure_row(g, r, u, &row);
+  while (parts.token[part + 1] <= row.chunk * CHUNK) part++;
+  const float *logits = parts.logits[part] + (uint64_t)r * g.logits_stride - parts.token[part];
+  int32_t drawn = draw_in_chunk(g, r, logits, row, (double)u * row.total);
+  if (threadIdx.x == 0) give_row(g, o, r, row, drawn);
 }
 
 weft_status head_measure(cuda_device *d, const head_group *group, const head_outputs *outputs) {
@@ -384,7 +423,7 @@ weft_status cuda_head_rows(weft_device *device, const weft_head_rows_args *args)
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   weft_status status = cuda_judge(d, cudaMemsetAsync(args->bad, 0, args->n_rows, d->stream), "clearing flags");
-  if (status == WEFT_OK) {
+  if (status == WEFT_OK && args->h != NULL) {
     status = gemm_from_f32(d, args->weight, args->h, args->h_stride, args->n_rows, args->logits, args->logits_stride,
                            args->scratch);
   }
@@ -394,6 +433,61 @@ weft_status cuda_head_rows(weft_device *device, const weft_head_rows_args *args)
                       args->weight->n_out, args->cap, args->bad + first);
   }
   return status;
+}
+
+/* ---- a vocabulary in ranges ------------------------------------------------------------------------------ */
+
+uint64_t cuda_head_part_scratch(weft_device *device, const weft_head_part_args *args) {
+  (void)device;
+  return gemm_from_f32_bytes(args->weight, args->n_rows);
+}
+
+/* What kernels of chunks ask of a group; n_rows are at most 65535. */
+static head_group group_of(uint32_t n_rows, uint32_t n_tokens, uint32_t n_vocab, float cap, const float *temperature,
+                           const uint32_t *allowed, const void *chunks) {
+  head_group g;
+  memset(&g, 0, sizeof g);
+  g.n_rows = n_rows;
+  g.n_vocab = n_tokens;
+  g.n_chunks = cuda_ceil(n_vocab, CHUNK);
+  g.cap = cap;
+  g.slope = cap_slope(cap);
+  g.temperature = temperature;
+  g.mask = allowed;
+  g.stats = (chunk_stat *)(uintptr_t)chunks;
+  return g;
+}
+
+weft_status cuda_head_part(weft_device *device, const weft_head_part_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  if (args->n_rows > 65535) return WEFT_E_UNSUPPORTED;
+  weft_status status = gemm_from_f32_part(d, args->weight, args->first, args->n_tokens, args->h, args->h_stride,
+                                          args->n_rows, args->logits, args->logits_stride, args->scratch);
+  if (status != WEFT_OK || args->chunks == NULL) return status;
+  head_group g = group_of(args->n_rows, args->token + args->n_tokens, args->n_vocab, args->cap, args->temperature,
+                          args->allowed, args->chunks);
+  g.logits = args->logits - args->token; /* so that a token's place is that in the vocabulary */
+  g.logits_stride = args->logits_stride;
+  g.wide = args->logits_stride % 4 == 0 && (uintptr_t)args->logits % 16 == 0;
+  uint32_t n_chunks = cuda_ceil(args->n_tokens, CHUNK);
+  cuda_start(d, part_kernel, dim3(cuda_ceil(n_chunks, STAT_THREADS / 32), args->n_rows), STAT_THREADS, 0, g,
+             args->token / CHUNK);
+  return cuda_launched(d, "statistics of a range of logits");
+}
+
+weft_status cuda_head_join(weft_device *device, const weft_head_join_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  uint32_t n_vocab = args->token[args->n_parts];
+  head_group g = group_of(args->n_rows, n_vocab, n_vocab, args->cap, args->temperature, args->allowed, args->chunks);
+  g.logits_stride = args->logits_stride;
+  head_outputs o = {args->u, args->argmax, args->drawn, args->top, args->log_total, args->entropy, args->bad};
+  head_parts parts;
+  memcpy(parts.logits, args->logits, sizeof parts.logits);
+  memcpy(parts.token, args->token, sizeof parts.token);
+  cuda_start(d, join_kernel, args->n_rows, FINISH_THREADS, 0, g, o, parts);
+  return cuda_launched(d, "statistics of rows in parts");
 }
 
 static head_group plan_soft(const weft_soft_args *args, void *scratch, uint64_t *n_bytes) {

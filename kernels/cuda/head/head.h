@@ -39,6 +39,7 @@ typedef struct head_group {
   float cap, slope; /* of the logits (cap_slope); 0: none, or done already */
   const float *temperature;
   const uint32_t *const *allowed; /* device array of device masks, or NULL */
+  const uint32_t *mask;           /* without one: the device mask of every row, or NULL */
   uint32_t n_rows, n_vocab, n_chunks;
   chunk_stat *stats; /* [n_rows][n_chunks] */
   row_stat *rows;    /* [n_rows] */
@@ -75,7 +76,7 @@ static __device__ __forceinline__ float steepness_of(const head_group &g, uint32
 
 /* The row's mask, or NULL: all tokens. */
 static __device__ __forceinline__ const uint32_t *mask_of(const head_group &g, uint32_t r) {
-  return g.allowed == NULL ? NULL : g.allowed[r];
+  return g.allowed == NULL ? g.mask : g.allowed[r];
 }
 
 /* Whether all 512 tokens of a chunk exist and are allowed to the row, and their logits may be read several at once. */

@@ -123,7 +123,7 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
   for (uint32_t i = 0; i < S::per_warp; i++) {
     t[i] = find_tile(a, item.tile + own.tile + i);
     const gemm_weight &weight = a.weight[t[i].w];
-    int prescale = prescale_exponent(T, (const packed_header *)(const void *)weight.data);
+    int prescale = prescale_exponent(T, (const packed_header *)(const void *)weight.header);
     powers[i] = powers_of<T>(prescale, a.values);
     w_unscale[i] = weight_unscale_of(weight, item.matrix, prescale);
   }

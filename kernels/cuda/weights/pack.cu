@@ -510,6 +510,17 @@ void cuda_weight_free(weft_device *device, weft_weight *weight) {
   note_arena(d);
 }
 
+weft_status cuda_weight_most(weft_device *device, const weft_weight *weight, float most[2], bool set) {
+  cuda_device *d = cuda_of(device);
+  void *header = (void *)(uintptr_t)weight->data;
+  static_assert(sizeof(packed_header) == 2 * sizeof(float), "what a header has");
+  if (d->lost) return WEFT_E_DEVICE;
+  cudaError_t error = cudaMemcpyAsync(set ? header : most, set ? (const void *)most : header, sizeof(packed_header),
+                                      cudaMemcpyDefault, d->stream);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(d->stream);
+  return cuda_judge(d, error, "the largest scale of a weight");
+}
+
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
   cuda_device *d = cuda_of(device);
   uint8_t *data = (uint8_t *)(uintptr_t)weight->data, *file = (uint8_t *)file_bytes;
