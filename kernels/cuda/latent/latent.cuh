@@ -17,6 +17,13 @@
 weft_status latent_push_segments(cuda_device *d, const weft_latent_segment *segment, uint32_t n_segments,
                                  const weft_latent_segment **out);
 
+/* The walk of an op whose plan is the segments alone. */
+static inline weft_status latent_walk_segments(weft_device *device, const weft_latent_segment *segment,
+                                               uint32_t n_segments) {
+  const weft_latent_segment *there = NULL;
+  return latent_push_segments(cuda_of(device), segment, n_segments, &there);
+}
+
 /* Not inlined: it is long. Not static: nvcc would give it a name with a hash of the folder. */
 inline __device__ __noinline__ float2 latent_sine_and_cosine(float angle) {
   float2 both;

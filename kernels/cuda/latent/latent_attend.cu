@@ -425,8 +425,7 @@ static weft_status attend_tiled(cuda_device *d, const weft_latent_attend_args *a
 }
 
 weft_status cuda_latent_attend_walk(weft_device *device, const weft_latent_attend_args *args) {
-  const weft_latent_segment *there = NULL;
-  return latent_push_segments(cuda_of(device), args->segment, args->n_segments, &there);
+  return latent_walk_segments(device, args->segment, args->n_segments);
 }
 
 weft_status cuda_latent_attend(weft_device *device, const weft_latent_attend_args *args) {

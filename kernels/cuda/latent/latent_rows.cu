@@ -78,8 +78,7 @@ static __global__ void __launch_bounds__(32 * ROWS_WARPS) rows_kernel(const __gr
 }
 
 weft_status cuda_latent_rows_walk(weft_device *device, const weft_latent_rows_args *args) {
-  const weft_latent_segment *there = NULL;
-  return latent_push_segments(cuda_of(device), args->segment, args->n_segments, &there);
+  return latent_walk_segments(device, args->segment, args->n_segments);
 }
 
 weft_status cuda_latent_rows(weft_device *device, const weft_latent_rows_args *args) {
@@ -191,8 +190,7 @@ static __global__ void __launch_bounds__(PRESS_THREADS) press_kernel(const __gri
 }
 
 weft_status cuda_latent_press_walk(weft_device *device, const weft_latent_press_args *args) {
-  const weft_latent_segment *there = NULL;
-  return latent_push_segments(cuda_of(device), args->segment, args->n_segments, &there);
+  return latent_walk_segments(device, args->segment, args->n_segments);
 }
 
 weft_status cuda_latent_press(weft_device *device, const weft_latent_press_args *args) {
