@@ -25,10 +25,10 @@ static const char *text_behind(const char *at, bool several) {
   return at + strlen(at) + 1;
 }
 
-/* Types only where the form needs them to read a call: models of the two forms write one in the way of the other. */
+/* Types only where the form needs them to read a call: models of QWEN and HERMES write one in the way of the other. */
 static weft_status copy_tools(answer_tools *t, const weft_prompt *p, const weft_tool_origin *origin,
                               weft_call_form form) {
-  bool typed = form == WEFT_CALLS_QWEN || form == WEFT_CALLS_HERMES;
+  bool typed = form == WEFT_CALLS_QWEN || form == WEFT_CALLS_HERMES || form == WEFT_CALLS_DSML;
   t->callable = weft_alloc(p->n_tools, sizeof *t->callable);
   if (origin != NULL) t->origin = weft_alloc(p->n_tools, sizeof *t->origin);
   if (t->callable == NULL || (origin != NULL && t->origin == NULL)) return WEFT_E_NO_MEMORY;

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "model/formats/grammar_internal.h"
+#include "model/text/calls.h"
 
 void builder_close(grammar_builder *b) {
   weft_free(b->edge);
@@ -130,7 +131,13 @@ uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_
 }
 
 uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker) {
+  static const char inner[] = WEFT_CALL_INNER;
   uint32_t byte = weft_token_trie_marker(b->trie, marker);
+  const char *part = byte == 0 ? strstr(marker, inner) : NULL;
+  if (part != NULL && weft_token_trie_marker(b->trie, inner) != 0 && strcmp(marker, inner) != 0) {
+    from = builder_marker(b, builder_text(b, from, marker, (size_t)(part - marker)), inner);
+    return builder_marker(b, from, part + sizeof inner - 1);
+  }
   if (byte == 0) return builder_text(b, from, marker, strlen(marker));
   uint32_t to = builder_state(b);
   builder_bytes(b, from, to, (uint8_t)byte, (uint8_t)byte);
@@ -153,21 +160,40 @@ void builder_others(grammar_builder *b, uint32_t from, uint32_t to, const char *
   builder_characters_but(b, from, to, sorted);
 }
 
-/* After k letters of the marker the state k is reached. After a letter that does not fit at most that one counts,
- * since the first letter stands in the marker once. */
+/* As builder_others has it, but for two characters. */
+static void add_others(grammar_builder *b, uint32_t from, uint32_t to, uint32_t one, uint32_t two) {
+  const uint32_t edges[] = {one < two ? one : two, one < two ? two : one, 0x110000};
+  uint32_t low = 0x20;
+  for (const char *at = "\t\n\r"; *at != 0; at++) {
+    if ((uint32_t)*at != one && (uint32_t)*at != two) builder_bytes(b, from, to, (uint8_t)*at, (uint8_t)*at);
+  }
+  for (uint32_t i = 0; i < 3; i++) {
+    if (edges[i] > low) builder_characters(b, from, to, low, edges[i] - 1);
+    if (edges[i] >= low) low = edges[i] + 1;
+  }
+}
+
+/* After k characters of the marker the state k is reached. After a character that does not fit at most that one counts,
+ * since the first one stands in the marker once. A token leads as far as its characters do. */
 void builder_text_until(grammar_builder *b, uint32_t from, uint32_t end, const char *marker, uint32_t after) {
-  uint32_t n = (uint32_t)strlen(marker), byte = weft_token_trie_marker(b->trie, marker), at = from, start = from;
-  uint32_t one = n > 1 ? builder_state(b) : from;
-  for (uint32_t k = 0; k < n && builder_ok(b); k++) {
-    char others[3] = {marker[0], 0, 0};
-    if (k > 0) others[marker[k] > marker[0] ? 1 : 0] = marker[k];
-    if (k > 0) others[marker[k] > marker[0] ? 0 : 1] = marker[0];
-    uint32_t next = k == 0 ? one : k + 1 == n ? after : builder_state(b);
-    if (next != GRAMMAR_NONE) builder_bytes(b, at, next, (uint8_t)marker[k], (uint8_t)marker[k]);
-    if (k > 0) builder_bytes(b, at, one, (uint8_t)marker[0], (uint8_t)marker[0]);
-    builder_others(b, at, start, others);
+  static const char inner[] = WEFT_CALL_INNER;
+  const char *part = strstr(marker, inner), *stop = marker + strlen(marker);
+  uint32_t byte = weft_token_trie_marker(b->trie, marker), inside = weft_token_trie_marker(b->trie, inner);
+  uint32_t first = 0, at = from, before = GRAMMAR_NONE;
+  size_t n = weft_utf8_decode(marker, (size_t)(stop - marker), &first);
+  uint32_t one = marker + n < stop ? builder_state(b) : from;
+  for (const char *c = marker; c < stop && builder_ok(b); c += n) {
+    uint32_t character = 0;
+    n = weft_utf8_decode(c, (size_t)(stop - c), &character);
+    uint32_t next = c == marker ? one : c + n == stop ? after : builder_state(b);
+    if (next != GRAMMAR_NONE) builder_characters(b, at, next, character, character);
+    if (c > marker) builder_characters(b, at, one, first, first);
+    add_others(b, at, from, first, character);
     if (end != GRAMMAR_NONE) builder_empty(b, at, end);
     if (byte != 0 && after != GRAMMAR_NONE) builder_bytes(b, at, after, (uint8_t)byte, (uint8_t)byte);
+    if (part == c) before = at;
+    if (part != NULL && part + sizeof inner - 1 == c + n && inside != 0 && next != GRAMMAR_NONE)
+      builder_bytes(b, before, next, (uint8_t)inside, (uint8_t)inside);
     at = next;
   }
 }

@@ -40,6 +40,7 @@ typedef struct grammar_builder {
   uint32_t root;
   uint64_t n_steps;
   grammar_style style;
+  const struct weft_call_tags *tags; /* of STYLE_TAGS */
   bool widest, may_widen; /* arguments of tools that are not strict are any object; there are such, and more is said */
   uint32_t shared[4 * STYLES]; /* rules that are made once in each style: white space, string, character, value */
   const weft_token_trie *trie;
@@ -92,7 +93,7 @@ void builder_bytes(grammar_builder *b, uint32_t from, uint32_t to, uint8_t low, 
 void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule);
 /* Each adds edges that begin at `from`, and returns the state at which they end. */
 uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n);
-/* A marker of calls: its token, where the vocabulary has one, else its letters. */
+/* A marker of calls: its token, where the vocabulary has one, else its letters; WEFT_CALL_INNER within it likewise. */
 uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker);
 /* Characters but control characters and those listed, all of which are ASCII and sorted. */
 void builder_characters_but(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted);

@@ -80,17 +80,33 @@ static void add_arguments(calls_grammar *g, const json_t *tool, const char *name
 static uint32_t add_any_tags(grammar_builder *b, uint32_t from) {
   uint32_t rule = builder_rule_open(b);
   if (!builder_ok(b)) return from;
-  uint32_t at = style_argument_any(b, style_tag_other(b, b->rule[rule].first, NULL, 0));
-  builder_empty(b, at, b->rule[rule].last);
+  uint32_t first = b->rule[rule].first, last = b->rule[rule].last, name = style_tag_other(b, first, NULL, 0);
+  builder_empty(b, style_argument_any(b, style_tag_end(b, name, true)), last);
+  if (b->tags->typed) builder_empty(b, style_tag_close(b, json_value_any(b, style_tag_end(b, name, false))), last);
   return builder_count(b, from, rule, 0, GRAMMAR_NONE);
+}
+
+/* What stands before a name, between it and the arguments, and behind these. */
+static uint32_t put_head(calls_grammar *g, uint32_t from, const char *name) {
+  static const char *const behind[WEFT_CALL_FORMS] = {
+      [WEFT_CALLS_GEMMA] = "", [WEFT_CALLS_LLAMA] = "\", \"parameters\": "};
+  grammar_builder *b = g->b;
+  const char *middle = behind[g->form];
+  if (b->style == STYLE_TAGS) {
+    from = builder_marker(b, put_words(b, from, g->form == WEFT_CALLS_QWEN ? "\n" : ""), b->tags->open);
+    return put_words(b, put_words(b, put_words(b, from, name), b->tags->open_end), "\n");
+  }
+  from = put_words(b, from, b->style == STYLE_GEMMA ? "call:" : "{\"name\": \"");
+  return put_words(b, put_words(b, from, name), middle == NULL ? "\", \"arguments\": " : middle);
+}
+
+static uint32_t put_tail(calls_grammar *g, uint32_t from) {
+  if (g->b->style == STYLE_TAGS) return put_words(g->b, builder_marker(g->b, from, g->b->tags->close), "\n");
+  return put_words(g->b, from, g->b->style == STYLE_GEMMA ? "" : "}");
 }
 
 /* {"name": "NAME", "arguments": {...}}, call:NAME{...}, or a function between tags. */
 static void add_tool(calls_grammar *g, const json_t *tool) {
-  static const char *const heads[WEFT_CALL_FORMS] = {[WEFT_CALLS_QWEN] = "\n<function=", [WEFT_CALLS_GEMMA] = "call:"};
-  static const char *const behind[WEFT_CALL_FORMS] = {
-      [WEFT_CALLS_QWEN] = ">\n", [WEFT_CALLS_GEMMA] = "", [WEFT_CALLS_LLAMA] = "\", \"parameters\": "};
-  static const char *const tails[WEFT_CALL_FORMS] = {[WEFT_CALLS_QWEN] = "</function>\n", [WEFT_CALLS_GEMMA] = ""};
   grammar_builder *b = g->b;
   const char *name = json_string_value(json_object_get(tool, "name"));
   bool strict = json_is_true(json_object_get(tool, "strict")), any = json_object_get(tool, "parameters") == NULL;
@@ -98,9 +114,7 @@ static void add_tool(calls_grammar *g, const json_t *tool) {
   any = any || (!strict && b->widest);
   if (name == NULL) builder_fail(b, WEFT_E_INVALID, "a tool must have a name");
   if (!builder_ok(b)) return;
-  const char *head = heads[g->form], *middle = behind[g->form], *tail = tails[g->form];
-  uint32_t at = put_words(b, b->rule[g->object].first, head == NULL ? "{\"name\": \"" : head);
-  at = put_words(b, put_words(b, at, name), middle == NULL ? "\", \"arguments\": " : middle);
+  uint32_t at = put_head(g, b->rule[g->object].first, name);
   if (any) {
     at = b->style == STYLE_TAGS ? add_any_tags(b, at) : json_object_any(b, at);
   } else {
@@ -108,7 +122,7 @@ static void add_tool(calls_grammar *g, const json_t *tool) {
     add_arguments(g, tool, name, at, to);
     at = to;
   }
-  builder_empty(b, put_words(b, at, tail == NULL ? "}" : tail), b->rule[g->object].last);
+  builder_empty(b, put_tail(g, at), b->rule[g->object].last);
 }
 
 static uint32_t call_object(calls_grammar *g, uint32_t from) {
@@ -121,22 +135,27 @@ static uint32_t call_object(calls_grammar *g, uint32_t from) {
 static uint32_t add_call(calls_grammar *g, uint32_t from) {
   bool lines = g->form == WEFT_CALLS_HERMES;
   from = call_object(g, lines ? put_words(g->b, from, "\n") : from);
-  return g->close == NULL ? from : builder_marker(g->b, lines ? put_words(g->b, from, "\n") : from, g->close);
+  return g->close == NULL || g->form == WEFT_CALLS_DSML
+             ? from
+             : builder_marker(g->b, lines ? put_words(g->b, from, "\n") : from, g->close);
 }
 
 /* All calls, from after the first opening marker on. */
 static uint32_t add_calls(calls_grammar *g, uint32_t from) {
   grammar_builder *b = g->b;
-  bool list = g->form == WEFT_CALLS_MISTRAL || (g->form == WEFT_CALLS_JSON && g->several);
+  bool list = g->form == WEFT_CALLS_MISTRAL || (g->form == WEFT_CALLS_JSON && g->several),
+       one_pair = g->form == WEFT_CALLS_DSML; /* of markers around all calls */
   uint32_t first = builder_state(b);
-  builder_empty(b, list ? put_words(b, from, "[") : from, first);
+  builder_empty(b, list || one_pair ? put_words(b, from, list ? "[" : "\n") : from, first);
   uint32_t end = add_call(g, first);
   if (g->several) {
-    const char *between = list ? ", " : g->form == WEFT_CALLS_LLAMA ? "; " : g->form == WEFT_CALLS_GEMMA ? "" : "\n";
+    bool none = g->form == WEFT_CALLS_GEMMA || one_pair;
+    const char *between = list ? ", " : g->form == WEFT_CALLS_LLAMA ? "; " : none ? "" : "\n";
     uint32_t next = put_words(b, end, between);
-    bool marked = !list && g->open != NULL && g->form != WEFT_CALLS_LLAMA;
+    bool marked = !list && !one_pair && g->open != NULL && g->form != WEFT_CALLS_LLAMA;
     builder_empty(b, marked ? builder_marker(b, next, g->open) : next, first);
   }
+  if (one_pair) return builder_marker(b, end, g->close);
   return list ? put_words(b, end, "]") : end;
 }
 
@@ -186,7 +205,9 @@ void grammar_add_calls(grammar_builder *b, const json_t *root) {
   }
   b->root = builder_rule_open(b);
   g.object = builder_rule_open(b);
-  b->style = g.form == WEFT_CALLS_GEMMA ? STYLE_GEMMA : g.form == WEFT_CALLS_QWEN ? STYLE_TAGS : STYLE_JSON;
+  bool tags = g.form == WEFT_CALLS_QWEN || g.form == WEFT_CALLS_DSML;
+  b->style = g.form == WEFT_CALLS_GEMMA ? STYLE_GEMMA : tags ? STYLE_TAGS : STYLE_JSON;
+  b->tags = tags ? weft_call_form_tags(g.form) : NULL;
   for (size_t i = 0; i < json_array_size(tools) && builder_ok(b); i++) add_tool(&g, json_array_get(tools, i));
   b->style = STYLE_JSON;
   if (!builder_ok(b)) return;

@@ -161,7 +161,9 @@ static uint32_t emit_value(schema_reader *r, bool tags, const char *name, const 
   if (!tags) return schema_emit(r, schema, json_colon(b, from));
   weft_callable_kind kind = weft_callable_reads(r->types, name == NULL ? "" : name, name == NULL ? 0 : strlen(name));
   if (kind != WEFT_CALLABLE_VALUE) return schema_emit_argument(r, schema, kind == WEFT_CALLABLE_TEXT_OR_NULL, from);
-  return style_tag_close(b, schema_emit(r, schema, from));
+  uint32_t to = style_tag_close(b, schema_emit(r, schema, style_tag_end(b, from, false)));
+  if (b->tags->typed) builder_empty(b, schema_emit_argument(r, schema, false, from), to);
+  return to;
 }
 
 /* A name out of a set, and a value. */
@@ -429,11 +431,14 @@ static uint32_t put_constant(schema_reader *r, const json_t *value, uint32_t fro
     weft_callable_kind kind = weft_callable_reads(r->types, name, strlen(name));
     const char *text = json_string_value(member);
     bool null = json_is_null(member) && kind == WEFT_CALLABLE_TEXT_OR_NULL;
-    bool fits = kind == WEFT_CALLABLE_VALUE || null || (text != NULL && strstr(text, TAGS_CLOSE) == NULL);
-    if (kind == WEFT_CALLABLE_TEXT_OR_NULL && text != NULL && strcmp(text, "null") == 0) fits = false;
+    bool fits = kind == WEFT_CALLABLE_VALUE || null || (text != NULL && strstr(text, b->tags->behind) == NULL);
+    bool is_word = !b->tags->typed && text != NULL && strcmp(text, "null") == 0,
+         as_json = kind == WEFT_CALLABLE_VALUE || null;
+    if (kind == WEFT_CALLABLE_TEXT_OR_NULL && is_word) fits = false;
     from = fits ? style_tag(b, from, name) : GRAMMAR_NONE;
     if (from == GRAMMAR_NONE) return from;
-    from = kind == WEFT_CALLABLE_VALUE || null ? json_written_constant(b, from, member) : style_text(b, from, text);
+    from = style_tag_end(b, from, !as_json);
+    from = as_json ? json_written_constant(b, from, member) : style_text(b, from, text);
     from = style_tag_close(b, from);
   }
   return from;

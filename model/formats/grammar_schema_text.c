@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "model/formats/grammar_schema.h"
 #include "model/formats/grammar_style.h"
+#include "model/text/calls.h"
 
 enum { LONGEST_BESIDE = 256 }; /* characters, where another keyword speaks of the text, too */
 
@@ -226,9 +227,9 @@ uint32_t schema_emit_argument(schema_reader *r, const json_t *schema, bool nulla
   for (size_t i = 0; i < json_array_size(flats) && builder_ok(b); i++) {
     const json_t *flat = json_array_get(flats, i);
     uint32_t bits = schema_flat_bits(r, flat);
-    if ((bits & TYPE_STRING) != 0) builder_empty(b, emit_argument(r, flat, nullable, from), to);
-    bool null = nullable && (bits & TYPE_NULL) != 0;
-    if (null) builder_empty(b, style_tag_close(b, builder_text(b, from, "null", 4)), to);
+    bool null = nullable && (bits & TYPE_NULL) != 0, not_null = nullable && !b->tags->typed;
+    if ((bits & TYPE_STRING) != 0) builder_empty(b, emit_argument(r, flat, not_null, style_tag_end(b, from, true)), to);
+    if (null) builder_empty(b, style_tag_close(b, builder_text(b, style_tag_end(b, from, false), "null", 4)), to);
   }
   return to;
 }

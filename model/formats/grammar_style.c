@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/formats/grammar_json.h"
+#include "model/text/calls.h"
 #include "model/text/json_tree.h"
 
 enum {
@@ -98,7 +99,7 @@ static uint32_t put_marked(grammar_builder *b, uint32_t from, const char *text) 
 bool style_writes_name(const grammar_builder *b, bool tag, const char *name) {
   if (tag && strstr(name, WEFT_JSON_ZERO) != NULL) return false;
   if (!tag) return b->style != STYLE_GEMMA || strstr(name, GEMMA_QUOTE) == NULL;
-  while (*name != 0 && (uint8_t)*name >= ' ' && *name != '>') name += 1;
+  while (*name != 0 && (uint8_t)*name >= ' ' && *name != (b->tags->typed ? '"' : '>')) name += 1;
   return *name == 0;
 }
 
@@ -164,12 +165,19 @@ uint32_t style_constant(grammar_builder *b, uint32_t from, const json_t *value) 
 /* ---- tags ---- */
 
 uint32_t style_tag_close(grammar_builder *b, uint32_t from) {
-  return put_words(b, from, "\n" TAGS_CLOSE "\n");
+  if (!b->tags->typed) from = put_words(b, from, "\n");
+  return put_words(b, builder_marker(b, from, b->tags->behind), "\n");
+}
+
+uint32_t style_tag_end(grammar_builder *b, uint32_t from, bool string) {
+  const weft_call_tags *tags = b->tags;
+  if (!tags->typed) return put_words(b, put_words(b, from, tags->argument_end), "\n");
+  return put_words(b, put_words(b, from, string ? WEFT_CALL_STRING : WEFT_CALL_VALUE), tags->argument_end);
 }
 
 uint32_t style_argument_any(grammar_builder *b, uint32_t from) {
   uint32_t closed = builder_state(b);
-  builder_text_until(b, from, GRAMMAR_NONE, TAGS_CLOSE, closed);
+  builder_text_until(b, from, GRAMMAR_NONE, b->tags->behind, closed);
   return put_words(b, closed, "\n");
 }
 
@@ -178,21 +186,21 @@ uint32_t style_argument_sized(grammar_builder *b, uint32_t from, uint32_t min, u
 }
 
 uint32_t style_argument_of(grammar_builder *b, uint32_t from, automaton *texts) {
-  style_exclude_mark(b, texts, TAGS_CLOSE);
+  style_exclude_mark(b, texts, b->tags->behind);
   return style_tag_close(b, emit_texts(b, from, texts));
 }
 
 uint32_t style_tag(grammar_builder *b, uint32_t from, const char *name) {
   if (!style_writes_name(b, true, name)) return GRAMMAR_NONE;
-  return put_words(b, put_words(b, put_words(b, from, TAGS_OPEN), name), ">\n");
+  return put_words(b, builder_marker(b, from, b->tags->argument), name);
 }
 
 uint32_t style_tag_other(grammar_builder *b, uint32_t from, const char *const *name, uint32_t n) {
-  return put_words(b, put_name_other(b, put_words(b, from, TAGS_OPEN), tags_name, NAME_MAX, name, n), ">\n");
+  return put_name_other(b, builder_marker(b, from, b->tags->argument), tags_name, NAME_MAX, name, n);
 }
 
 uint32_t style_tag_of(grammar_builder *b, uint32_t from, automaton *names) {
   automaton sized = automaton_sized(b, 1, NAME_MAX);
   automaton_narrow(b, names, &sized);
-  return put_words(b, put_name_of(b, put_words(b, from, TAGS_OPEN), tags_name, names), ">\n");
+  return put_name_of(b, builder_marker(b, from, b->tags->argument), tags_name, names);
 }

@@ -4,16 +4,15 @@
  * Law: what is written is read again by model/text/calls.h as the same value.
  *   GEMMA: strings stand between marks (GEMMA_QUOTE), and their letters never spell one; names stand without quotes
  * where they can; there is no white space. Objects, lists, numbers and words are as in JSON.
- *   TAGS (Qwen3-Coder): each argument stands between tags (TAGS_CLOSE), as it is if it is a string by its schema,
- * else as JSON. Strings within that JSON never spell the tag: the / behind a < is escaped, or the < is. */
+ *   TAGS (Qwen3-Coder, DSML): each argument stands between tags (builder->tags), as it is if it is a string by its
+ * schema, else as JSON; where the tag says which of them it is, as either where it may be both. Strings within that
+ * JSON never spell the tag: the / behind a < is escaped, or the < is. */
 #ifndef WEFT_MODEL_FORMATS_GRAMMAR_STYLE_H
 #define WEFT_MODEL_FORMATS_GRAMMAR_STYLE_H
 
 #include "model/formats/automaton.h"
 
 #define GEMMA_QUOTE "<|\"|>"
-#define TAGS_OPEN   "<parameter="
-#define TAGS_CLOSE  "</parameter>"
 
 /* Each adds edges from the state `from` to the state that it returns. */
 
@@ -36,12 +35,15 @@ uint32_t style_key_of(grammar_builder *b, uint32_t from, automaton *names);
 
 /* Texts in which the mark does not stand. */
 void style_exclude_mark(grammar_builder *b, automaton *texts, const char *mark);
+/* The end of the tag before an argument: its text is a string, or JSON. */
+uint32_t style_tag_end(grammar_builder *b, uint32_t from, bool string);
 /* Between tags, behind the first one and its line: any text; one of min to max characters; one of a set; up to and with
  * the tag that ends it. */
 uint32_t style_argument_any(grammar_builder *b, uint32_t from);
 uint32_t style_argument_sized(grammar_builder *b, uint32_t from, uint32_t min, uint32_t max);
 uint32_t style_argument_of(grammar_builder *b, uint32_t from, automaton *texts);
-/* <parameter=NAME> and its line end; of others than the n names; of a set. GRAMMAR_NONE: the name cannot be written. */
+/* The tag before an argument up to its name; of others than the n names; of a set. GRAMMAR_NONE: the name cannot be
+ * written. */
 uint32_t style_tag(grammar_builder *b, uint32_t from, const char *name);
 uint32_t style_tag_other(grammar_builder *b, uint32_t from, const char *const *name, uint32_t n);
 uint32_t style_tag_of(grammar_builder *b, uint32_t from, automaton *names);

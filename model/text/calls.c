@@ -7,6 +7,20 @@
 
 #include "model/text/calls_internal.h"
 
+static const weft_call_tags qwen_tags = {.open = "<function=",
+                                         .open_end = ">",
+                                         .close = "</function>",
+                                         .argument = "<parameter=",
+                                         .argument_end = ">",
+                                         .behind = "</parameter>"},
+                            dsml_tags = {.open = "<" WEFT_CALL_INNER "invoke name=\"",
+                                         .open_end = "\">",
+                                         .close = "</" WEFT_CALL_INNER "invoke>",
+                                         .argument = "<" WEFT_CALL_INNER "parameter name=\"",
+                                         .argument_end = "\">",
+                                         .behind = "</" WEFT_CALL_INNER "parameter>",
+                                         .typed = true};
+
 const calls_row calls_rows[WEFT_CALL_FORMS] = {
     [WEFT_CALLS_JSON] = {.name = "json", .bare = true, .head = calls_json_head},
     [WEFT_CALLS_HERMES] = {.name = "hermes",
@@ -35,15 +49,22 @@ const calls_row calls_rows[WEFT_CALL_FORMS] = {
                             .inside = {"[ARGS]", "[CALL_ID]"},
                             .sign = {"[TOOL_CALLS]"},
                             .head = calls_json_head},
+    [WEFT_CALLS_DSML] = {.name = "dsml",
+                         .open = {"<" WEFT_CALL_INNER "tool_calls>", "<" WEFT_CALL_INNER "invoke name=\""},
+                         .close = "</" WEFT_CALL_INNER "tool_calls>",
+                         .inside = {WEFT_CALL_INNER},
+                         .sign = {WEFT_CALL_INNER, "tool_calls>"},
+                         .tags = &dsml_tags,
+                         .head = calls_json_head},
 };
 
-const char *const weft_call_markers[WEFT_CALL_MARKERS] = {"<tool_call>",  "</tool_call>", "<|tool_call>",
-                                                          "<tool_call|>", "<|\"|>",       "[TOOL_CALLS]",
-                                                          "[ARGS]",       "[CALL_ID]",    "<|python_tag|>"};
+const char *const weft_call_markers[WEFT_CALL_MARKERS] = {
+    "<tool_call>",  "</tool_call>", "<|tool_call>", "<tool_call|>",   "<|\"|>",
+    "[TOOL_CALLS]", "[ARGS]",       "[CALL_ID]",    "<|python_tag|>", WEFT_CALL_INNER};
 
 weft_call_form weft_call_form_of(const char *chat_template, size_t n) {
-  static const weft_call_form order[] = {WEFT_CALLS_GEMMA, WEFT_CALLS_QWEN, WEFT_CALLS_HERMES, WEFT_CALLS_MISTRAL,
-                                         WEFT_CALLS_LLAMA};
+  static const weft_call_form order[] = {WEFT_CALLS_GEMMA,  WEFT_CALLS_DSML,    WEFT_CALLS_QWEN,
+                                         WEFT_CALLS_HERMES, WEFT_CALLS_MISTRAL, WEFT_CALLS_LLAMA};
   for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
     bool all = true;
     for (int k = 0; k < 2; k++) {
@@ -65,6 +86,10 @@ const char *weft_call_form_open(weft_call_form form) {
 
 const char *weft_call_form_close(weft_call_form form) {
   return calls_rows[form].close;
+}
+
+const weft_call_tags *weft_call_form_tags(weft_call_form form) {
+  return calls_rows[form].tags == NULL ? &qwen_tags : calls_rows[form].tags;
 }
 
 bool weft_call_form_has(weft_call_form form, const char *marker) {

@@ -32,6 +32,7 @@ typedef enum weft_call_form {
   WEFT_CALLS_GEMMA,   /* <|tool_call>call:NAME{key:<|"|>text<|"|>,n:3}<tool_call|> */
   WEFT_CALLS_LLAMA,   /* {"name":...,"parameters":{...}} at the beginning, or after <|python_tag|> */
   WEFT_CALLS_MISTRAL, /* [TOOL_CALLS] and a list, or [TOOL_CALLS]NAME[ARGS]{...} */
+  WEFT_CALLS_DSML,    /* tags as QWEN has them, each name behind a marker, and types beside the names: weft_call_tags */
   WEFT_CALL_FORMS
 } weft_call_form;
 
@@ -41,14 +42,28 @@ const char *weft_call_form_name(weft_call_form form);
 /* The markers before and after a call; NULL: the form has none. */
 const char *weft_call_form_open(weft_call_form form);
 const char *weft_call_form_close(weft_call_form form);
+/* How calls with tags are spelled. */
+typedef struct weft_call_tags {
+  const char *open, *open_end, *close;          /* around a function: open NAME open_end ... close */
+  const char *argument, *argument_end, *behind; /* around an argument: argument KEY argument_end TEXT behind */
+  bool typed; /* between the key and argument_end stands whether the text is a string; and the text has no line ends of
+                 its own around it */
+} weft_call_tags;
+/* Of QWEN and DSML; forms without tags have those of QWEN, since their models write such calls now and then. */
+const weft_call_tags *weft_call_form_tags(weft_call_form form);
+/* What stands between the key and argument_end, where the text is a string, and where it is JSON. */
+#define WEFT_CALL_STRING "\" string=\"true"
+#define WEFT_CALL_VALUE  "\" string=\"false"
+/* A special token that is only a part of DSML's markers. */
+#define WEFT_CALL_INNER "\uFF5CDSML\uFF5C"
 /* Whether calls of this form are written with this marker. */
 bool weft_call_form_has(weft_call_form form, const char *marker);
 /* Every marker of every form. */
-enum { WEFT_CALL_MARKERS = 9 };
+enum { WEFT_CALL_MARKERS = 10 };
 extern const char *const weft_call_markers[WEFT_CALL_MARKERS];
 
-/* A tool that may be called: its name, and for QWEN, whose text does not show whether a value is a string, what
- * weft_callable_types made of the schema of its arguments (NULL: all are strings). */
+/* A tool that may be called: its name, and for forms with tags, whose text need not show whether a value is a
+ * string, what weft_callable_types made of the schema of its arguments (NULL: all are strings). */
 typedef struct weft_callable {
   const char *name, *types;
 } weft_callable;
@@ -87,10 +102,10 @@ typedef struct weft_call_reader {
   size_t at, scanned;   /* scanned: bytes of held that were searched without a find */
   size_t mark, head;    /* offsets in held: where a possible call begins, and what follows its marker */
   json_mend mend;       /* of arguments that are one text, or of a value */
-  bool tagged;          /* the call is written with tags, as QWEN does it */
+  bool tagged;          /* the call is written with tags, as QWEN and DSML do it */
   bool alone;           /* no object is around the arguments */
   bool first;           /* no parameter was given yet */
-  const char *types;    /* QWEN: of the function that is being called */
+  const char *types;    /* of the function that is being called with tags */
   const weft_call_sink *sink;
 } weft_call_reader;
 

@@ -18,12 +18,13 @@ enum {
 
 typedef struct calls_row {
   const char *name;
-  const char *open[2];   /* markers that a call begins with */
-  const char *close;     /* the marker that ends a call; NULL: none */
-  const char *quote;     /* the marker around strings; as the others, it is never content; NULL: none */
-  const char *inside[2]; /* markers between the parts of a head, whose letters may be content elsewhere */
-  const char *sign[2];   /* a chat template with these texts is one of this form */
-  bool bare;             /* a call may begin the answer without a marker, if its name was declared */
+  const char *open[2];        /* markers that a call begins with */
+  const char *close;          /* the marker that ends a call; NULL: none */
+  const char *quote;          /* the marker around strings; as the others, it is never content; NULL: none */
+  const char *inside[2];      /* markers between the parts of a head, whose letters may be content elsewhere */
+  const char *sign[2];        /* a chat template with these texts is one of this form */
+  const weft_call_tags *tags; /* NULL: those of QWEN */
+  bool bare;                  /* a call may begin the answer without a marker, if its name was declared */
   bool (*head)(weft_call_reader *r);
 } calls_row;
 
@@ -66,8 +67,7 @@ bool calls_json_arguments(weft_call_reader *r);
 bool calls_json_tail(weft_call_reader *r);
 void calls_json_end(weft_call_reader *r, bool cut);
 bool calls_gemma_head(weft_call_reader *r);
-/* Calls with tags: a head begins with calls_function_open, behind a marker or as one. */
-extern const char calls_function_open[], calls_function_close[];
+/* Calls with tags: a head begins with the tag that opens a function, behind a marker or as one. */
 bool calls_tags_head(weft_call_reader *r);
 bool calls_tags_arguments(weft_call_reader *r);
 bool calls_tags_tail(weft_call_reader *r);

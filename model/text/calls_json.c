@@ -123,10 +123,11 @@ static bool read_named(weft_call_reader *r, size_t i) {
 bool calls_json_head(weft_call_reader *r) {
   size_t i = calls_skip_blanks(r, r->head), n = r->held.n;
   const char *b = r->held.bytes;
+  const char *open = weft_call_form_tags(r->form)->open;
   bool marked = r->head > r->mark;
-  if (marked && calls_match_at(r, r->mark, calls_function_open) == MATCH_YES) return calls_tags_head(r);
+  if (marked && calls_match_at(r, r->mark, open) == MATCH_YES) return calls_tags_head(r);
   if (i == n) return false;
-  calls_match tags = marked ? calls_match_at(r, i, calls_function_open) : MATCH_NO;
+  calls_match tags = marked ? calls_match_at(r, i, open) : MATCH_NO;
   if (tags != MATCH_NO) return tags == MATCH_YES && calls_tags_head(r);
   if (b[i] == '[') i = calls_skip_blanks(r, i + 1);
   if (i == n) return false;
@@ -167,17 +168,17 @@ static calls_match skip_member(weft_call_reader *r) {
 /* What stands behind a call up to its closing mark: the end of the object around the arguments, brackets of a list, one
  * bracket too many; and perhaps another call. */
 bool calls_json_tail(weft_call_reader *r) {
-  const char *b = r->held.bytes;
+  const char *b = r->held.bytes, *close = weft_call_form_tags(r->form)->close;
   r->at = calls_skip_blanks(r, r->at);
   if (r->at == r->held.n) return false;
   char c = b[r->at];
   calls_match further = !r->alone && c == ',' ? skip_member(r) : MATCH_NO;
   if (further != MATCH_NO) return further == MATCH_YES;
-  calls_match tag = calls_match_at(r, r->at, calls_function_close),
+  calls_match tag = calls_match_at(r, r->at, close),
               call = r->form == WEFT_CALLS_GEMMA ? calls_match_at(r, r->at, "call:") : MATCH_NO;
   if (tag == MATCH_YES || strchr("},;]", c) != NULL) {
     r->alone = r->alone || c == '}';
-    r->at += tag == MATCH_YES ? strlen(calls_function_close) : 1;
+    r->at += tag == MATCH_YES ? strlen(close) : 1;
     return true;
   }
   if (call == MATCH_YES || c == '{') {

@@ -38,7 +38,7 @@ static bool is_outside_text(const char *bytes, size_t n) {
   return outside;
 }
 
-_Static_assert((int)WEFT_CALL_MARKERS == (int)WEFT_TRIE_THOUGHTS, "thinking has the bytes behind those of calls");
+_Static_assert(WEFT_CALL_MARKERS + 4 <= 32 && WEFT_TRIE_MARKER + WEFT_TRIE_THOUGHTS + 1 == 0xFF, "as many as fit");
 static const char *const thoughts[2][2] = {{"<|channel>", "<channel|>"}, {"<think>", "</think>"}};
 
 bool weft_token_trie_is_marker(const weft_tokenizer *t, int32_t id) {
@@ -57,10 +57,11 @@ static uint32_t find_thoughts(const weft_tokenizer *t) {
 
 /* Markers of calls and of thinking that are tokens, each as a byte of its own. */
 static uint32_t list_markers(const weft_tokenizer *t, weft_text *text, trie_piece *piece, uint32_t n, uint32_t *found) {
-  for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
+  for (uint32_t i = 0, k = 0; i < WEFT_CALL_MARKERS && k < WEFT_TRIE_THOUGHTS; i++) {
     int32_t id = weft_tokenizer_find(t, weft_call_markers[i]);
-    const char byte = (char)(WEFT_TRIE_MARKER + i);
+    const char byte = (char)(WEFT_TRIE_MARKER + k);
     if (!weft_token_trie_is_marker(t, id)) continue;
+    k += 1;
     piece[n++] = (trie_piece){.n = 1, .token = id, .at = text->n};
     weft_text_append(text, &byte, 1);
     *found |= 1u << i;
@@ -70,7 +71,7 @@ static uint32_t list_markers(const weft_tokenizer *t, weft_text *text, trie_piec
     const char byte = (char)(WEFT_TRIE_MARKER + WEFT_TRIE_THOUGHTS + i);
     piece[n++] = (trie_piece){.n = 1, .token = weft_tokenizer_find(t, thoughts[pair][i]), .at = text->n};
     weft_text_append(text, &byte, 1);
-    *found |= 1u << (WEFT_TRIE_THOUGHTS + i + 2 * pair);
+    *found |= 1u << (WEFT_CALL_MARKERS + i + 2 * pair);
   }
   return n;
 }
@@ -192,11 +193,13 @@ void weft_token_trie_close(weft_token_trie *trie) {
 }
 
 uint32_t weft_token_trie_marker(const weft_token_trie *trie, const char *marker) {
-  for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
-    if (strcmp(weft_call_markers[i], marker) == 0 && (trie->markers >> i & 1) != 0) return WEFT_TRIE_MARKER + i;
+  for (uint32_t i = 0, k = 0; i < WEFT_CALL_MARKERS; i++) {
+    bool has = (trie->markers >> i & 1) != 0;
+    if (has && strcmp(weft_call_markers[i], marker) == 0) return WEFT_TRIE_MARKER + k;
+    k += has ? 1 : 0;
   }
   for (uint32_t i = 0; i < 4; i++) {
-    bool has = (trie->markers >> (WEFT_TRIE_THOUGHTS + i) & 1) != 0;
+    bool has = (trie->markers >> (WEFT_CALL_MARKERS + i) & 1) != 0;
     if (has && strcmp(thoughts[i / 2][i % 2], marker) == 0) return WEFT_TRIE_MARKER + WEFT_TRIE_THOUGHTS + i % 2;
   }
   return 0;

@@ -8,8 +8,9 @@
  * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar
  * never has them, except the end of a generation. Tokens that are part of a character are nodes like any other.
  * Markers of calls (weft_call_markers) that are special tokens of the vocabulary have nodes of one byte each, from
- * WEFT_TRIE_MARKER on, which no UTF-8 has: only a grammar of calls leads there. So have, behind them, the markers
- * between which the model thinks, <|channel> and <channel|> or else <think> and </think>. */
+ * WEFT_TRIE_MARKER on, which no UTF-8 has: only a grammar of calls leads there. The first WEFT_TRIE_THOUGHTS of them
+ * that a vocabulary has take the bytes in turn. Behind them are the markers between which the model thinks, <|channel>
+ * and <channel|> or else <think> and </think>. */
 #ifndef WEFT_MODEL_TEXT_TOKEN_TRIE_H
 #define WEFT_MODEL_TEXT_TOKEN_TRIE_H
 
@@ -37,7 +38,7 @@ typedef struct weft_token_trie {
   int32_t *ends;    /* [n_ends] tokens that end a generation */
   uint32_t n_ends;
   uint8_t alone[32]; /* bitset: bytes that are a token by themselves */
-  uint32_t markers;  /* bitset: those of weft_call_markers that have a node */
+  uint32_t markers;  /* bitset: those of weft_call_markers, and behind them of thinking, that have a node */
 } weft_token_trie;
 
 /* UNSUPPORTED: the vocabulary has no token that ends a generation, which every format needs. */

@@ -28,7 +28,7 @@ static void take_content(void *self, const char *text, size_t n) {
 
 static void take_begin(void *self, const char *name, size_t n) {
   taken *t = self;
-  REQUIRE(!t->open && n > 0 && n <= 64);
+  REQUIRE(!t->open && n > 0 && n <= 128);
   t->open = true;
   weft_text_clear(&t->arguments);
   put_part(t, 'b', name, n);

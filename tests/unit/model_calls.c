@@ -108,6 +108,14 @@ static void check_text(weft_call_form form, const char *text, const char *conten
 }
 
 #define Q "<|\"|>"
+/* Tags of DSML. */
+#define D           "\uFF5CDSML\uFF5C"
+#define DO          "<" D "tool_calls>"
+#define DC          "</" D "tool_calls>"
+#define DF(name)    "<" D "invoke name=\"" name "\">"
+#define DFC         "</" D "invoke>"
+#define DP(key, is) "<" D "parameter name=\"" key "\" string=\"" is "\">"
+#define DPC         "</" D "parameter>"
 
 static const struct {
   weft_call_form form;
@@ -134,7 +142,31 @@ static const struct {
     {WEFT_CALLS_MISTRAL, "[TOOL_CALLS]find[CALL_ID]abcdefghi[ARGS]{\"n\": 1}", "", "@find {\"n\": 1}$"},
     {WEFT_CALLS_JSON, "{\"name\":\"find\",\"arguments\":{\"n\":[1,{\"a\":null}]}}", "",
      "@find {\"n\":[1,{\"a\":null}]}$"},
+    {WEFT_CALLS_DSML,
+     "Let me see.\n\n" DO "\n" DF("find") "\n" DP("text", "true") "\nline 1\n  \"two\" </b>\n" DPC
+                                                                  "\n" DP("n", "false") "3" DPC "\n" DFC "\n" DC,
+     "Let me see.", "@find {\"text\":\"\\nline 1\\n  \\\"two\\\" </b>\\n\",\"n\":3}$"},
+    {WEFT_CALLS_DSML, DO DF("get_time") "\n" DFC DC "\n", "", "@get_time {}$"},
     /* several */
+    {WEFT_CALLS_DSML,
+     DO "\n" DF("find") "\n" DP("text", "true") "42" DPC DP(
+         "list", "false") "[1, {\"a\":null}]" DPC DFC "\n" DF("get_time") DP("x", "true") "true" DPC DFC DC " Done.",
+     "Done.", "@find {\"text\":\"42\",\"list\":[1, {\"a\":null}]}$@get_time {\"x\":\"true\"}$"},
+    /* what the tag says of the text counts; where it says nothing, the schema; what is no JSON is a string */
+    {WEFT_CALLS_DSML,
+     DF("find") DP("n", "true") "3" DPC DP("text", "false") "a b" DPC "<" D "parameter name=\"n\">4" DPC "<" D
+                                                            "parameter name=\"text\">5" DPC DP("k>\u00E9",
+                                                                                               "false") "\"x\"" DPC DFC,
+     "", "@find {\"n\":\"3\",\"text\":\"a b\",\"n\":4,\"text\":\"5\",\"k>\u00E9\":\"x\"}$"},
+    {WEFT_CALLS_DSML, DO "\n" DF("find") "\n{\"n\": [1], \"text\": 'a'}\n" DFC "\n" DC, "",
+     "@find {\"n\": [1], \"text\": \"a\"}$"},
+    /* no calls, and calls that are cut off */
+    {WEFT_CALLS_DSML, "I would write <" D "tool or <\uFF5C here", "I would write <" D "tool or <\uFF5C here", ""},
+    {WEFT_CALLS_DSML, DO "\nnothing\n" DC " here", "\nnothing\n here", ""},
+    {WEFT_CALLS_DSML, DO DF("no such name") DFC DC, "no such name\">" DFC, ""},
+    {WEFT_CALLS_DSML, DO DF("find") DP("text", "true") "ab</" D "para", "", "@find {\"text\":\"ab</" D "para!"},
+    {WEFT_CALLS_DSML, DO DF("find") DP("n", "false") "[1, ", "", "@find {\"n\":[1,!"},
+    {WEFT_CALLS_DSML, DO DF("find") DP("n", "false") "1" DPC "so" DFC, "so" DFC, "@find {\"n\":1}$"},
     {WEFT_CALLS_HERMES,
      "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1}}</tool_call>\n<tool_call>\n{\"name\":\"get_time\"}\n"
      "</tool_call>\nDone.",
@@ -317,6 +349,7 @@ static void blanks_are_not_held(void **state) {
     const char *head, *tail;
   } calls[] = {{WEFT_CALLS_GEMMA, "<|tool_call>call:find{", "n:1}<tool_call|>"},
                {WEFT_CALLS_QWEN, "<function=find>", "<parameter=n>1</parameter></function>"},
+               {WEFT_CALLS_DSML, DF("find"), DP("n", "false") "1" DPC DFC},
                {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{", "\"n\":1}}</tool_call>"}};
   (void)state;
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
@@ -407,7 +440,15 @@ static void random_texts(void **state) {
                                       "=",
                                       "True",
                                       "\"arguments\":\"",
-                                      "null"};
+                                      "null",
+                                      DO,
+                                      DC,
+                                      "<" D "invoke name=\"",
+                                      DFC,
+                                      DP("n", "false"),
+                                      DP("text", "true"),
+                                      DPC,
+                                      D};
   uint64_t random = 7;
   (void)state;
   for (uint32_t round = 0, n_rounds = test_amount(1000, 3000, 30000); round < n_rounds; round++) {
@@ -613,6 +654,7 @@ static void forms_of_templates(void **state) {
       {"{{ '<|tool_call>call:' + name }}", WEFT_CALLS_GEMMA},
       {"<tool_call>\n<function=example>\n<parameter=x>", WEFT_CALLS_QWEN},
       {"<tool_call></tool_call>", WEFT_CALLS_HERMES},
+      {"{{ '<' + '" D "' + 'tool_calls>' }}", WEFT_CALLS_DSML},
       {"[AVAILABLE_TOOLS][TOOL_CALLS]", WEFT_CALLS_MISTRAL},
       {"{\"name\": function name, \"parameters\": dictionary of argument name and its value}", WEFT_CALLS_LLAMA},
       {"{{ messages }}", WEFT_CALLS_JSON},

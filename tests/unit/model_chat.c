@@ -20,6 +20,7 @@
 #define QWEN3   "qwen3"
 #define QWEN35  "qwen35"
 #define LETTERS "qwen3 by letters"
+#define DSML    "\uFF5CDSML\uFF5C"
 
 typedef struct world {
   tokenizer_fixture f;
@@ -45,6 +46,15 @@ static void world_open(world *w, const char *name, const char *variables) {
   w->variables = variables;
   if (strcmp(name, GEMMA4) == 0) {
     fixture_gemma4(&w->f);
+  } else if (strcmp(name, "deepseek4") == 0) {
+    static const char *const specials[] = {"<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
+                                           "<\uFF5CUser\uFF5C>",
+                                           "<\uFF5CAssistant\uFF5C>",
+                                           "<think>",
+                                           "</think>",
+                                           DSML};
+    fixture_gpt2(&w->f, "joyai-llm");
+    for (uint32_t i = 0; i < 6; i++) (void)fixture_token(&w->f, specials[i], i < 3 ? FIXTURE_CONTROL : FIXTURE_USER);
   } else {
     static const char *const specials[] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>"};
     uint32_t n = strcmp(name, LETTERS) == 0 ? 2 : 5; /* one vocabulary lacks the tokens of thinking */
@@ -522,6 +532,57 @@ static void test_stream_letters(void **state) {
   world_close(&w);
 }
 
+/* What DeepSeek-V4's templates do: thinking where it is asked for, calls as DSML, whose marker is a token. */
+static void test_deepseek4(void **state) {
+  static const char calls[] =
+      "<" DSML "tool_calls>\n<" DSML "invoke name=\"f\">\n<" DSML "parameter name=\"x\" string=\"true\">a</" DSML
+      "parameter>\n<" DSML "parameter name=\"n\" string=\"false\">[1, 2]</" DSML "parameter>\n</" DSML
+      "invoke>\n</" DSML "tool_calls>";
+  (void)state;
+  world w;
+  char want[1024];
+  world_open(&w, "deepseek4", NULL);
+  assert_int_equal(w.chat->thoughts, CHAT_THOUGHTS_TAGS);
+  assert_int_equal(weft_chat_call_form(w.chat), WEFT_CALLS_DSML);
+  assert_true(weft_chat_tells_tools(w.chat) && weft_chat_can_think(w.chat));
+  weft_chat_message m[] = {say("system", "s"), say("user", "a"), say("assistant", "b"), say("tool", "c"),
+                           say("user", "d")};
+  m[2].more =
+      "{\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+      "{\"x\":\"a\",\"n\":[1,2]}}}]}";
+  m[3].more = "{\"tool_call_id\":\"1\"}";
+#define USER      "<\uFF5CUser\uFF5C>"
+#define ASSISTANT "<\uFF5CAssistant\uFF5C>"
+  prints(&w, m, 2, true, true, "s\n\n" USER "a" ASSISTANT "<think>");
+  prints(&w, m, 2, false, true, "s\n\n" USER "a" ASSISTANT "</think>");
+  (void)snprintf(want, sizeof want,
+                 "s\n\n" USER "a" ASSISTANT "</think>b\n\n%s<\uFF5Cend\u2581of\u2581sentence\uFF5C>" USER
+                 "<tool_result>c</tool_result>\n\nd" ASSISTANT "<think>",
+                 calls);
+  prints(&w, m, 5, true, true, want);
+#undef USER
+#undef ASSISTANT
+  parted(&w, "hm\n</think>\nyes", 0, true, "[t]hm[a]yes");
+  parted(&w, "no", 0, false, "[a]no");
+  weft_tokens tokens = {0};
+  weft_text text = {0};
+  weft_error error = {{0}};
+  bool thinking;
+  weft_chat_stream s;
+  assert_int_equal(weft_tokenizer_encode(w.t, calls, strlen(calls), WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
+                   WEFT_OK);
+  weft_chat_stream_open(&s, w.chat, w.t, 0, false);
+  s.shows_calls = true;
+  for (uint32_t i = 0; i < tokens.n; i++)
+    assert_int_equal(weft_chat_stream_push(&s, tokens.ids[i], &text, &thinking, NULL), WEFT_OK);
+  assert_int_equal(weft_chat_stream_flush(&s, &text, &thinking, NULL), WEFT_OK);
+  assert_string_equal(text.bytes, calls);
+  weft_chat_stream_close(&s);
+  weft_text_free(&text);
+  weft_tokens_free(&tokens);
+  world_close(&w);
+}
+
 static void test_refused_memory(void **state) {
   (void)state;
   world w;
@@ -626,6 +687,7 @@ int main(void) {
       cmocka_unit_test(test_qwen3_thinking_and_coder),
       cmocka_unit_test(test_refuses_templates),
       cmocka_unit_test(test_qwen35),
+      cmocka_unit_test(test_deepseek4),
       cmocka_unit_test(test_partings),
       cmocka_unit_test(test_tools),
       cmocka_unit_test(test_refuses_messages),

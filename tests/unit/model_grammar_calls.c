@@ -65,7 +65,7 @@ static void take_nothing(void *self, bool whole) {
 
 /* Marks of calls as tokens of their own, or not. */
 static const char *const markers[] = {"<tool_call>",  "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>",
-                                      "<|tool_call>", "<tool_call|>", "<|\"|>"};
+                                      "<|tool_call>", "<tool_call|>", "<|\"|>",       WEFT_CALL_INNER};
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
 static void check_answers(grammar_world *w, weft_call_form form, bool free_text, bool several, uint32_t n_rounds) {

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls with tags, as Qwen3-Coder writes them: <function=NAME>, for each argument <parameter=KEY>, its text on lines of
- * its own, </parameter>, and </function>. They are given as JSON; what the schema of the function calls a string is
- * one, whatever it looks like. */
+/* Calls with tags. Qwen3-Coder: <function=NAME>, for each argument <parameter=KEY>, its text on lines of its own,
+ * </parameter>, and </function>; what the schema of the function calls a string is one, whatever it looks like. DSML,
+ * in which each of the names of tags stands behind a marker: <invoke name="NAME">, for each argument
+ * <parameter name="KEY" string="true">, its text as it is, </parameter>, and </invoke>; the tag says whether the text
+ * is a string. They are given as JSON. */
 #include <string.h>
 
 #include "model/text/calls_internal.h"
 
 enum { BETWEEN, OPEN_STRING, OPEN_VALUE, OPEN_EITHER, STRING, VALUE, EITHER }; /* EITHER: a string, or null */
 
-const char calls_function_open[] = "<function=", calls_function_close[] = "</function>";
-static const char parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
+static const weft_call_tags *tags_of(const weft_call_reader *r) {
+  return weft_call_form_tags(r->form);
+}
 
 static const char *find_types(const weft_call_reader *r, const char *name, size_t n) {
   for (uint32_t i = 0; i < r->n_callable; i++) {
@@ -27,9 +30,10 @@ static uint8_t reading_of(const weft_call_reader *r, const char *name, size_t n)
 
 /* ---- reading ---- */
 
-/* What stands behind <function=NAME>: a parameter, the end, or an object of JSON (*json). */
+/* What stands behind the tag with the name: a parameter, the end, or an object of JSON (*json). */
 static calls_match match_arguments(const weft_call_reader *r, size_t at, bool *json) {
-  const char *const words[] = {parameter_open, calls_function_close, calls_rows[r->form].close};
+  const weft_call_tags *tags = tags_of(r);
+  const char *const words[] = {tags->argument, tags->close, calls_rows[r->form].close};
   calls_match best = MATCH_NO;
   *json = r->held.bytes[at] == '{';
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -40,11 +44,13 @@ static calls_match match_arguments(const weft_call_reader *r, size_t at, bool *j
 }
 
 bool calls_tags_head(weft_call_reader *r) {
-  bool direct = calls_match_at(r, r->mark, calls_function_open) == MATCH_YES, json = false;
-  size_t i = direct ? r->head : calls_skip_blanks(r, r->head) + strlen(calls_function_open);
-  size_t n = calls_name_length(r, i), at = i + n + 1;
-  if (i + n == r->held.n) return false;
-  if (r->held.bytes[i + n] != '>') return calls_refuse_head(r);
+  const weft_call_tags *tags = tags_of(r);
+  bool direct = calls_match_at(r, r->mark, tags->open) == MATCH_YES, json = false;
+  size_t i = direct ? r->head : calls_skip_blanks(r, r->head) + strlen(tags->open);
+  size_t n = calls_name_length(r, i), at = i + n + strlen(tags->open_end);
+  calls_match named = calls_match_at(r, i + n, tags->open_end);
+  if (named == MATCH_PART || i + n == r->held.n) return false;
+  if (named == MATCH_NO) return calls_refuse_head(r);
   size_t next = calls_skip_blanks(r, at);
   if (next == r->held.n && !r->last && next - at <= CALLS_BLANKS_MAX) return false;
   calls_match match = next < r->held.n ? match_arguments(r, next, &json) : MATCH_YES;
@@ -54,7 +60,7 @@ bool calls_tags_head(weft_call_reader *r) {
   if (r->state != CALLS_ARGUMENTS) return true;
   if (json) {
     r->alone = true;
-    calls_mend_open(r, calls_function_close);
+    calls_mend_open(r, tags->close);
     return true;
   }
   r->types = find_types(r, r->held.bytes + i, n);
@@ -71,17 +77,25 @@ static bool end_call(weft_call_reader *r, size_t at) {
   return true;
 }
 
+/* The n bytes between a key and the end of its tag: what they say of the text, where they do. */
+static uint8_t reading_told(const char *text, size_t n, uint8_t otherwise) {
+  if (memmem(text, n, "true", 4) != NULL) return OPEN_STRING;
+  return memmem(text, n, "false", 5) != NULL ? OPEN_VALUE : otherwise;
+}
+
 static bool read_parameter(weft_call_reader *r, size_t i) {
-  bool found;
-  size_t key = i + strlen(parameter_open), end = calls_find(r, key, ">", &found);
-  if (end - key > CALLS_HELD_MAX) return end_call(r, r->at);
+  bool found, typed = tags_of(r)->typed;
+  size_t key = i + strlen(tags_of(r)->argument), end = calls_find(r, key, typed ? "\"" : ">", &found);
+  size_t behind = typed && found ? calls_find(r, end, ">", &found) : end;
+  if (behind - key > CALLS_HELD_MAX) return end_call(r, r->at);
   if (!found) return false;
   r->inner = reading_of(r, r->held.bytes + key, end - key);
+  if (typed) r->inner = reading_told(r->held.bytes + end, behind - end, r->inner);
   calls_puts(r, r->first ? "\"" : ",\"");
   calls_give_escaped(r, r->held.bytes + key, end - key);
   calls_puts(r, r->inner == OPEN_STRING ? "\":\"" : "\":");
   r->first = false;
-  r->at = r->scanned = end + 1;
+  r->at = r->scanned = behind + 1;
   return true;
 }
 
@@ -90,23 +104,28 @@ static bool read_between(weft_call_reader *r) {
   const char *close = calls_rows[r->form].close;
   size_t i = r->at = calls_skip_blanks(r, r->at);
   if (i == r->held.n) return false;
-  calls_match match = calls_match_at(r, i, parameter_open);
+  calls_match match = calls_match_at(r, i, tags_of(r)->argument);
   if (match == MATCH_YES) return read_parameter(r, i);
-  calls_match end = calls_match_at(r, i, calls_function_close),
+  calls_match end = calls_match_at(r, i, tags_of(r)->close),
               call_end = close == NULL ? MATCH_NO : calls_match_at(r, i, close);
   if (end != MATCH_YES && (match == MATCH_PART || end == MATCH_PART || call_end == MATCH_PART)) return false;
-  return end_call(r, i + (end == MATCH_YES ? strlen(calls_function_close) : 0));
+  return end_call(r, i + (end == MATCH_YES ? strlen(tags_of(r)->close) : 0));
 }
 
-/* A string as it comes; the line end before the mark that closes it is not a part of it. */
+/* Where a text ends that reaches to held[end]: the line end before the mark that closes it may be none of it. */
+static size_t text_end(const weft_call_reader *r, size_t end) {
+  return !tags_of(r)->typed && end > r->at && r->held.bytes[end - 1] == '\n' ? end - 1 : end;
+}
+
+/* A string as it comes. */
 static bool read_string(weft_call_reader *r) {
   bool found;
-  size_t mark = calls_find(r, r->at, parameter_close, &found), end = mark;
-  if (end > r->at && r->held.bytes[end - 1] == '\n') end -= 1;
+  const char *behind = tags_of(r)->behind;
+  size_t mark = calls_find(r, r->at, behind, &found), end = text_end(r, mark);
   calls_give_escaped(r, r->held.bytes + r->at, end - r->at);
   r->at = end;
   if (!found) return false;
-  r->at = mark + strlen(parameter_close);
+  r->at = mark + strlen(behind);
   r->inner = BETWEEN;
   calls_puts(r, "\"");
   return true;
@@ -153,7 +172,7 @@ static bool give_value(weft_call_reader *r, size_t from, size_t to) {
 /* The value held[at .. end) is whole. */
 static void give_whole(weft_call_reader *r, size_t end) {
   const char *b = r->held.bytes;
-  if (end > r->at && b[end - 1] == '\n') end -= 1;
+  end = text_end(r, end);
   bool null = end - r->at == 4 && memcmp(b + r->at, "null", 4) == 0;
   if ((r->inner == VALUE || null) && give_value(r, r->at, end)) return;
   calls_puts(r, "\"");
@@ -164,11 +183,11 @@ static void give_whole(weft_call_reader *r, size_t end) {
 /* Anything else is looked at when it is whole. */
 static bool read_whole(weft_call_reader *r) {
   bool found;
-  size_t mark = calls_find(r, r->scanned, parameter_close, &found);
+  size_t mark = calls_find(r, r->scanned, tags_of(r)->behind, &found);
   r->scanned = mark;
   if (!found) return false;
   give_whole(r, mark);
-  r->at = mark + strlen(parameter_close);
+  r->at = mark + strlen(tags_of(r)->behind);
   r->inner = BETWEEN;
   return true;
 }
@@ -177,7 +196,7 @@ bool calls_tags_arguments(weft_call_reader *r) {
   if (r->inner == BETWEEN) return read_between(r);
   if (r->inner == STRING) return read_string(r);
   if (r->inner == VALUE || r->inner == EITHER) return read_whole(r);
-  if (r->held.bytes[r->at] == '\n') r->at += 1; /* the line of its own */
+  if (!tags_of(r)->typed && r->held.bytes[r->at] == '\n') r->at += 1; /* the line of its own */
   r->inner = r->inner == OPEN_STRING ? STRING : r->inner == OPEN_VALUE ? VALUE : EITHER;
   r->scanned = r->at;
   return true;
@@ -213,12 +232,12 @@ void calls_tags_end(weft_call_reader *r, bool cut) {
 bool calls_tags_tail(weft_call_reader *r) {
   r->at = calls_skip_blanks(r, r->at);
   if (r->at == r->held.n) return false;
-  calls_match tag = calls_match_at(r, r->at, calls_function_close),
-              next = calls_match_at(r, r->at, calls_function_open);
-  if (tag == MATCH_YES) r->at += strlen(calls_function_close);
+  const weft_call_tags *tags = tags_of(r);
+  calls_match tag = calls_match_at(r, r->at, tags->close), next = calls_match_at(r, r->at, tags->open);
+  if (tag == MATCH_YES) r->at += strlen(tags->close);
   if (next == MATCH_YES) { /* two calls in one pair of markers */
     r->mark = r->at;
-    r->head = r->at + strlen(calls_function_open);
+    r->head = r->at + strlen(tags->open);
     r->state = CALLS_HEAD;
   }
   if (tag == MATCH_YES || next == MATCH_YES) return true;
