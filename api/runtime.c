@@ -23,6 +23,7 @@
 #include "api/weights_import.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/threads.h"
 
 enum { SPILL_PAGES_MAX = (1 << 24) - 4 };
 
@@ -269,6 +270,26 @@ static void print_file(const weft_runtime *rt, const char *each, weft_text *t) {
   keep_print(rt, t);
 }
 
+static void mark_start(weft_runtime *rt, weft_start_part part) {
+  rt->start_us[part + 1] = weft_clock_us();
+}
+
+static double start_seconds(const weft_runtime *rt, weft_start_part first, weft_start_part last) {
+  return (double)(rt->start_us[last + 1] - rt->start_us[first]) * 1e-6;
+}
+
+/* Where the time before the first request went. */
+static void print_start(const weft_runtime *rt, weft_text *t) {
+  static const char *const names[] = {
+      "files", "devices, vocabularies beside them", "the rest of these", "weights", "memory of keys", "runners",
+      "engine"};
+  weft_text_printf(t, "start    %.2f s:", start_seconds(rt, 0, WEFT_START_PARTS - 1));
+  for (int i = 0; i < WEFT_START_PARTS; i++)
+    weft_text_printf(t, "%s %s %.2f", i == 0 ? "" : ",", names[i],
+                     start_seconds(rt, (weft_start_part)i, (weft_start_part)i));
+  weft_text_puts(t, "\n");
+}
+
 static void write_plan(weft_runtime *rt) {
   const weft_engine *engine = weft_replicas_at(rt->replicas, 0);
   const char *each = rt->n_replicas > 1 ? " in each replica" : "";
@@ -337,6 +358,7 @@ static void write_plan(weft_runtime *rt) {
   }
   print_file(rt, each, t);
   weft_request_memory_print(rt, t);
+  print_start(rt, t);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------- */
@@ -467,14 +489,47 @@ static void write_faults(weft_runtime *rt) {
   }
 }
 
+/* Reads vocabularies and chat templates, which takes about as long as a GPU needs for its context. */
+typedef struct texts_job {
+  weft_runtime *rt;
+  weft_status status;
+  weft_error error;
+} texts_job;
+
+static void *open_texts(void *self) {
+  texts_job *job = self;
+  for (uint32_t i = 0; i < job->rt->n_models && job->status == WEFT_OK; i++) {
+    weft_served_model *m = &job->rt->model[i];
+    if (!m->comes_and_goes) job->status = weft_runtime_open_text(job->rt, m, &job->error);
+  }
+  return NULL;
+}
+
+/* The devices, and the texts beside them. */
+static weft_status open_devices(weft_runtime *rt, const weft_open_options *options, weft_share_by shares,
+                                weft_error *error) {
+  weft_gguf *gguf[WEFT_MODELS_MAX];
+  texts_job job = {.rt = rt};
+  pthread_t thread;
+  list_files(rt, gguf);
+  weft_status status = weft_threads_start(&thread, open_texts, &job, error);
+  if (status != WEFT_OK) return status;
+  status = devices_open_as(options, gguf, rt->n_models, shares, &rt->devices, error);
+  mark_start(rt, WEFT_START_DEVICES);
+  (void)pthread_join(thread, NULL); /* it was started */
+  mark_start(rt, WEFT_START_TEXTS);
+  if (job.status == WEFT_OK) return status;
+  *error = job.error;
+  return job.status;
+}
+
 weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *options, weft_share_by shares,
                                weft_error *error) {
-  weft_gguf *gguf[WEFT_MODELS_MAX];
   weft_status status = fill_options(rt, options, error);
+  rt->start_us[0] = weft_clock_us();
   if (status == WEFT_OK) status = open_files(rt, error);
-  if (status != WEFT_OK) return status;
-  list_files(rt, gguf);
-  status = devices_open_as(options, gguf, rt->n_models, shares, &rt->devices, error);
+  mark_start(rt, WEFT_START_FILES);
+  if (status == WEFT_OK) status = open_devices(rt, options, shares, error);
   if (status != WEFT_OK) return status;
   rt->n_replicas = devices_n_replicas(&rt->devices);
   write_faults(rt);
@@ -490,6 +545,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
     if (!rt->model[i].comes_and_goes) status = weft_runtime_load(rt, &rt->model[i], error);
   }
   if (status == WEFT_OK) status = models_folder_plan(rt, error);
+  mark_start(rt, WEFT_START_WEIGHTS);
   if (status != WEFT_OK) return status;
   status = check_names(rt, error);
   if (status == WEFT_OK) answer_defaults_tell_unused(rt);
@@ -498,11 +554,14 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (status == WEFT_OK) status = plan_file(rt, error);
   if (status == WEFT_OK) status = keep_open(rt, options, error);
   if (status == WEFT_OK) status = open_stores(rt, options->kv_bytes == 0, error);
+  mark_start(rt, WEFT_START_MEMORY);
   if (status == WEFT_OK) status = open_runners(rt, error);
+  mark_start(rt, WEFT_START_RUNNERS);
   if (status != WEFT_OK) return status;
   if (rt->options.request_bytes == 0) rt->options.request_bytes = weft_request_memory_default(rt);
   status = open_tenants_and_engines(rt, error);
   if (status != WEFT_OK) return status;
+  mark_start(rt, WEFT_START_ENGINE);
   write_plan(rt);
   return weft_text_status(&rt->plan);
 }

@@ -63,6 +63,18 @@ typedef struct weft_served_model {
 
 _Static_assert((int)WEFT_REPLICAS_MAX == (int)WEFT_DEVICES_MAX, "each device may be a replica");
 
+/* What a start does, one after the other, and when each had been done. */
+typedef enum weft_start_part {
+  WEFT_START_FILES,
+  WEFT_START_DEVICES, /* vocabularies and chat templates are read beside it */
+  WEFT_START_TEXTS,   /* what it had to wait for those then */
+  WEFT_START_WEIGHTS,
+  WEFT_START_MEMORY, /* of keys and values */
+  WEFT_START_RUNNERS,
+  WEFT_START_ENGINE,
+  WEFT_START_PARTS
+} weft_start_part;
+
 enum { WEFT_SALT_SECRET = 192, WEFT_LOAD_TENANTS_MAX = 64 };
 
 struct weft_runtime {
@@ -88,7 +100,8 @@ struct weft_runtime {
   uint8_t salt_secret
       [WEFT_SALT_SECRET]; /* drawn at open: who may choose a salt cannot search for one that is like another */
   weft_text plan;
-  bool has_seed; /* --seed was given */
+  uint64_t start_us[WEFT_START_PARTS + 1]; /* [part + 1] when it was done; [0] when the start began */
+  bool has_seed;                           /* --seed was given */
   uint64_t seed;
   _Atomic uint64_t n_seeds; /* requests that got one of its row */
   /* Of each device, what weft_unwell, and of each replica what weft_degraded says when it broke. */
@@ -100,8 +113,11 @@ struct weft_runtime {
  * The caller ends it with weft_close, after a failure too. */
 weft_status weft_runtime_begin(weft_runtime *runtime, const weft_open_options *options, weft_share_by shares,
                                weft_error *error);
-/* One more model in rt->model, its header read; m is the last one then, after a failure too. */
+/* One more model in rt->model, its header read; m is the last one then, after a failure too. Of one that comes and goes
+ * its vocabulary and chat template too, which weft_runtime_begin reads of the others. */
 weft_status weft_runtime_open_file(weft_runtime *runtime, const char *path, bool comes_and_goes, weft_error *error);
+/* Its vocabulary and chat template; may run beside what opens devices. */
+weft_status weft_runtime_open_text(const weft_runtime *runtime, weft_served_model *model, weft_error *error);
 /* Its weights, or of a model that comes and goes its plan. */
 weft_status weft_runtime_load(weft_runtime *runtime, weft_served_model *model, weft_error *error);
 /* Frees what a model has; the entry is empty then. */

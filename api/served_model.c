@@ -82,10 +82,14 @@ weft_status weft_runtime_open_file(weft_runtime *rt, const char *path, bool come
   if (m->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   weft_status status = served_names_set(rt, path, m, error);
   if (status == WEFT_OK) status = weft_gguf_open(path, &m->gguf, error);
-  if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
+  return status == WEFT_OK && comes_and_goes ? weft_runtime_open_text(rt, m, error) : status;
+}
+
+weft_status weft_runtime_open_text(const weft_runtime *rt, weft_served_model *m, weft_error *error) {
+  weft_status status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
   if (status == WEFT_OK) status = chat_template_open(&rt->options, m, error);
   if (status == WEFT_OK && weft_formats_open(m->tokenizer, rt->options.tenants, &m->formats) != WEFT_OK) {
-    status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
+    status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", m->path);
   }
   return status;
 }
