@@ -125,7 +125,7 @@ static uint32_t class_size(const weft_depth_crowd *crowd, uint32_t class) {
 static void add_class(const choosing *c, uint32_t class, uint32_t rung, uint32_t *n_drafts, double *n_right) {
   for (uint32_t most = 1; most < WEFT_DEPTH_RUNGS; most++) {
     uint32_t n = c->crowd->at[class][most], depth = weft_depth_ladder[most < rung ? most : rung];
-    if (n == 0) continue;
+    if (n == 0 || (most < rung && c->limits->alike)) continue;
     *n_drafts += n * depth;
     *n_right += n * expect_right(c->crowd->rate_sum[class][most] / n, depth);
   }

@@ -8,6 +8,7 @@
  * have a run is chosen with the depth, and is low unless it matters. The time is that of steps which were measured, of
  * as many sequences and that depth; other numbers of rows and keys, and depths that were not measured, are scaled by
  * the cost model (cost.h). Now and then a step has the next depth above or below, so that their times become known.
+ * On a device with graphs all runs of a step have one length, so that steps come again (limits.alike).
  * Before WEFT_DEPTH_KNOWN steps without drafts were measured there are none; of WEFT_DEPTH_RENEW steps with runs, some
  * have none, so that the time without stays known.
  *
@@ -87,6 +88,7 @@ typedef struct weft_depth_limits {
   double budget_us;          /* predicted time; 0: no limit */
   double wait_us;            /* that runs wait for their drafts */
   bool ahead;                /* steps without runs are planned ahead */
+  bool alike;                /* all runs of a step have as many drafts: a request that may have fewer has none */
 } weft_depth_limits;
 
 /* Sets rung, least_rate and trial for a step whose decode rows have this shape. */

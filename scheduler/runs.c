@@ -38,6 +38,7 @@ static void choose_depth(weft_engine *e, weft_lane *lane, double budget_us) {
   weft_depth_limits limits = {.draft_rows = lane->info->draft_rows_max,
                               .rows = lane->rows_max > crowd.n ? lane->rows_max - crowd.n : 0,
                               .budget_us = budget_us,
+                              .alike = lane->info->graphs,
                               .ahead = e->config.overlap && lane->info->depth > 1 && lane->n_stages == 1};
   if (crowd.n_unjudged > 0 && !lane->info->drafts && drafter->wait_us != NULL)
     limits.wait_us = drafter->wait_us(drafter->self, lane->index);
@@ -68,7 +69,8 @@ uint32_t weft_runs_depth(const weft_lane *lane, const weft_request *r) {
   const weft_depth *d = lane->depth;
   uint32_t n = most_drafts(r), depth = weft_depth_ladder[d->rung];
   if (d->rung == 0 || n == 0 || weft_depth_class(rate_of(lane, r)) < d->least_rate) return 0;
-  return n < depth ? weft_depth_ladder[weft_depth_rung(n)] : depth;
+  if (n >= depth) return depth;
+  return lane->info->graphs ? 0 : weft_depth_ladder[weft_depth_rung(n)];
 }
 
 static double time_of_step(const weft_engine *e, const weft_step_plan *plan, uint64_t device_us) {

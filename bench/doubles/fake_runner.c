@@ -742,6 +742,7 @@ static void fill_info(fake_runner *f) {
     f->state_pages += info->group[g].state_pages;
     f->n_plain += info->group[g].state_pages == 0;
   }
+  info->graphs = c->graphs;
   info->drafts = info->draft_rows_max > 0 && c->drafts && f->n_plain == info->n_groups;
   info->entropy_bound = weft_entropy_bound_default();
   f->segments_max = 2 * c->n_slots < c->rows_max ? 2 * c->n_slots : c->rows_max;

@@ -40,6 +40,7 @@ typedef struct weft_fake_config {
   uint32_t n_slots, rows_max, depth, context_length;
   uint32_t n_stages;        /* 0: one */
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
+  bool graphs;              /* as in model/runner/runner.h; steps take what law says all the same */
   uint32_t draft_rows_max;  /* rows with drafts that one step may have; 0: none; needs a store */
   bool drafts;              /* it makes drafts itself, of keys alone; not where a group has states */
   uint32_t drafts_right;    /* percent of these that are right */

@@ -504,7 +504,7 @@ static weft_status send_results(device_runner *r, runner_flight *f, const runner
 
 /* Results exist per segment while the step is worked on; only those with an output are handed out. */
 static void start_flight(device_runner *r, const weft_batch *batch, runner_flight *f) {
-  f->step = (weft_step_result){.number = batch->number};
+  f->step = (weft_step_result){.number = batch->number, .is_new = runner_assist_was_new(r)};
   f->settled = false;
   f->start_us = weft_clock_us();
   f->n_segments = batch->n_segments;

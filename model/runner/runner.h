@@ -33,6 +33,7 @@ typedef struct weft_runner_info {
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
   uint32_t draft_rows_max;  /* rows with drafts (batch.h, runs) that one step may have; 0: none */
   bool drafts;              /* it makes drafts itself (draft below) */
+  bool graphs;              /* steps that come again are faster, and those with runs come again if all are as long */
   uint32_t n_saves;         /* places for the state of canvases outside their slots */
   uint32_t n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];

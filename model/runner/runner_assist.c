@@ -124,6 +124,12 @@ weft_status runner_take_newest(device_runner *r, const runner_flight *f, uint32_
                           runner_kept_of(r, f) + row * a->n_target, a->n_target * sizeof(float));
 }
 
+bool runner_assist_was_new(device_runner *r) {
+  bool was_new = r->assist != NULL && r->assist->is_new;
+  if (was_new) r->assist->is_new = false;
+  return was_new;
+}
+
 bool runner_assist_shows_all(const device_runner *r) {
   return r->assist != NULL && r->assist->way->shows_all;
 }
@@ -152,7 +158,7 @@ weft_status runner_assist_take(device_runner *r, const runner_flight *f) {
 static weft_status ask_drafts(device_runner *r, const weft_batch *batch, uint32_t n_drafts) {
   runner_assist *a = r->assist;
   uint32_t n = batch->n_rows;
-  int32_t *which = a->input + (uint64_t)2 * n_drafts * n;
+  int32_t *which = a->input, *asked = a->input + n;
   for (uint32_t i = 0; i < n; i++) {
     const runner_slot *s = &r->slots[batch->segment[i].slot];
     const weft_sampling *p = s->params.sampling;
@@ -161,8 +167,8 @@ static weft_status ask_drafts(device_runner *r, const weft_batch *batch, uint32_
     for (uint32_t k = 0; k < n_drafts; k++) {
       weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, (uint64_t)batch->position[i] + 1 + k, 0};
       float u = weft_draw_uniform(&key);
-      memcpy(a->input + (uint64_t)2 * k * n + i, &temperature, sizeof temperature);
-      memcpy(a->input + ((uint64_t)2 * k + 1) * n + i, &u, sizeof u);
+      memcpy(asked + (uint64_t)2 * k * n + i, &temperature, sizeof temperature);
+      memcpy(asked + ((uint64_t)2 * k + 1) * n + i, &u, sizeof u);
     }
   }
   weft_status status =
@@ -172,10 +178,10 @@ static weft_status ask_drafts(device_runner *r, const weft_batch *batch, uint32_
 }
 
 /* The tokens of draft k, behind those of the drafts before. */
-static weft_status draw_drafts(device_runner *r, uint32_t n, uint32_t k, uint32_t n_drafts) {
+static weft_status draw_drafts(device_runner *r, uint32_t n, uint32_t k) {
   runner_assist *a = r->assist;
   runner_stats out = runner_stats_at(a->stats, n);
-  const float *asked = (const float *)(const void *)a->asked;
+  const float *asked = (const float *)(const void *)(a->asked + n);
   weft_head_stats_args stats = {.h = a->hidden,
                                 .weight = a->head,
                                 .temperature = asked + (uint64_t)2 * k * n,
@@ -191,12 +197,26 @@ static weft_status draw_drafts(device_runner *r, uint32_t n, uint32_t k, uint32_
                                 .h_stride = a->n_hidden,
                                 .scratch = a->scratch,
                                 .scratch_bytes = a->scratch_bytes};
-  weft_move_args move = {.to = a->token + ((uint64_t)k + 1) * n,
-                         .from = out.argmax,
-                         .from_at = a->asked + (uint64_t)2 * n_drafts * n,
-                         .n_rows = n};
+  weft_move_args move = {.to = a->token + ((uint64_t)k + 1) * n, .from = out.argmax, .from_at = a->asked, .n_rows = n};
   weft_status status = weft_head_stats(r->first, &stats);
   return status == WEFT_OK ? weft_move(r->first, &move) : status;
+}
+
+/* Draft k of every row. A draft that comes again, of as many rows, is repeated as a graph, whatever comes behind it. */
+static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts) {
+  runner_assist *a = r->assist;
+  bool in_graph = r->graphs && a->way->in_graphs;
+  uint64_t key = weft_mix64((uint64_t)(uintptr_t)a ^ weft_mix64((uint64_t)batch->n_rows << 32 | k)) | 1;
+  const weft_graph_counters before = weft_device_graph_counters(r->first);
+  weft_status status;
+  if (in_graph) weft_device_graph_begin(r->first, key, NULL);
+  do {
+    status = a->way->draft(r, batch, k, n_drafts);
+    if (status == WEFT_OK) status = draw_drafts(r, batch->n_rows, k);
+  } while (in_graph && weft_device_graph_end(r->first, &status));
+  const weft_graph_counters after = weft_device_graph_counters(r->first);
+  if (after.eager + after.captures != before.eager + before.captures) a->is_new = true;
+  return status;
 }
 
 static weft_status make_drafts(device_runner *r, const weft_batch *batch, uint32_t n_drafts) {
@@ -204,10 +224,7 @@ static weft_status make_drafts(device_runner *r, const weft_batch *batch, uint32
   uint64_t n = batch->n_rows;
   weft_status status = ask_drafts(r, batch, n_drafts);
   if (status == WEFT_OK) status = a->way->begin(r, batch, n_drafts);
-  for (uint32_t k = 0; k < n_drafts && status == WEFT_OK; k++) {
-    status = a->way->draft(r, batch, k, n_drafts);
-    if (status == WEFT_OK) status = draw_drafts(r, batch->n_rows, k, n_drafts);
-  }
+  for (uint32_t k = 0; k < n_drafts && status == WEFT_OK; k++) status = make_draft(r, batch, k, n_drafts);
   if (status == WEFT_OK)
     status = weft_device_copy(r->first, a->drafted, a->token + n, n_drafts * n * sizeof *a->drafted);
   return status == WEFT_OK ? weft_device_sync(r->first) : status;
@@ -299,7 +316,8 @@ static weft_status step_assistant(device_runner *r, const weft_batch *batch, uin
   return assistant_step(&args);
 }
 
-const runner_way runner_way_assistant = {.rows_at_once = count_all_rows,
+const runner_way runner_way_assistant = {.in_graphs = true,
+                                         .rows_at_once = count_all_rows,
                                          .after_step = keep_drawing_rows,
                                          .take = runner_take_newest,
                                          .knows = know_slot,

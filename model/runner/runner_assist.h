@@ -18,6 +18,8 @@ weft_status runner_assist_open(device_runner *r, struct runner_assist **out);
 /* Its device memory is freed with that of the runner. NULL is fine. */
 void runner_assist_close(device_runner *r, struct runner_assist *assist);
 uint64_t runner_assist_bytes(const struct runner_assist *assist);
+/* Whether the drafts of the next step were made call by call, or recorded as graphs: the next ones are faster. Once. */
+bool runner_assist_was_new(device_runner *r);
 /* Whether the hidden row of every row of a step is wanted, behind those that have outputs. */
 bool runner_assist_shows_all(const device_runner *r);
 /* A step was enqueued: keeps the hidden rows that drafts need, before a later step writes over them. */

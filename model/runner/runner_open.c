@@ -285,7 +285,7 @@ static device_runner *make_runner(const weft_device_runner_config *config) {
   runner_memory_open(&r->memory, r->split);
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
-  r->graphs = weft_device_get_info(r->last)->graphs && model_shards_in_graphs(config->model);
+  r->graphs = r->info.graphs = weft_device_get_info(r->last)->graphs && model_shards_in_graphs(config->model);
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max;
   if (logits_bytes == 0) logits_bytes = (uint64_t)(r->in_place ? 64 : 128) << 20;

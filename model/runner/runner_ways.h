@@ -16,6 +16,7 @@ typedef struct runner_assist runner_assist;
 
 typedef struct runner_way {
   bool shows_all; /* it is shown the hidden row of every row of a step, not only of those that draw */
+  bool in_graphs; /* draft may be part of a graph (kernels/device.h): what it uploads is the same for every draft */
   /* How many rows one call drafts for, with so many drafts each; 0: not so many drafts. */
   uint32_t (*rows_at_once)(const device_runner *r, uint32_t n_drafts);
   /* A step has been enqueued. */
@@ -37,13 +38,14 @@ struct runner_assist {
   const weft_weight *head;
   uint32_t n_target, n_hidden, rows_max, kept_rows;
   uint64_t scratch_bytes, n_bytes;
+  bool is_new; /* since the last step, drafts were made in a way that will not come again */
   /* Arrays of the device. */
   float *kept;    /* [depth + 1][kept_rows][n_target] hidden rows that flights draw from */
   float *newest;  /* [n_slots][n_target] that of each slot; then a row of zeros */
   float *pair;    /* [pairs][2][n_target] */
   float *hidden;  /* [rows_max][n_hidden] */
   int32_t *token; /* [RUNNER_DRAFTS_MAX + 1][rows_max] the last token, then drafts */
-  int32_t *asked; /* [RUNNER_DRAFTS_MAX][2][rows_max] temperatures and numbers drawn, then [rows_max] which of both */
+  int32_t *asked; /* [rows_max] which of both, then [RUNNER_DRAFTS_MAX][2][rows_max] temperatures and numbers drawn */
   void *stats;    /* of rows_max rows */
   void *scratch;
   /* Host memory. */

@@ -116,6 +116,7 @@ enum { SEQS_MAX = 32, BEFORE = 150, ANSWER = 500, LONG = 600 };
 
 typedef struct load {
   uint32_t n, percent; /* sequences; how many of a hundred drafts are right */
+  uint32_t n_unlike;   /* steps that had runs of several lengths */
   solo_answer alone[SEQS_MAX];
   weft_request_params params[SEQS_MAX];
   int32_t prompt[SEQS_MAX][8];
@@ -123,6 +124,17 @@ typedef struct load {
 } load;
 
 static load l;
+
+static bool has_unlike_runs(const weft_batch *batch) {
+  uint32_t n_run = 0;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *s = &batch->segment[i];
+    if (s->n_rows < 2 || s->n_outputs != s->n_rows) continue;
+    if (n_run > 0 && s->n_rows != n_run) return true;
+    n_run = s->n_rows;
+  }
+  return false;
+}
 
 static uint64_t time_of_step(void *self, const weft_batch *batch) {
   static const struct {
@@ -134,6 +146,7 @@ static uint64_t time_of_step(void *self, const weft_batch *batch) {
   while (i + 2 < sizeof at / sizeof *at && at[i + 1].rows < n) i++;
   uint64_t us = at[i].us + (uint64_t)(at[i + 1].us - at[i].us) * (n - at[i].rows) / (at[i + 1].rows - at[i].rows);
   l.us += us;
+  l.n_unlike += has_unlike_runs(batch);
   return us;
 }
 
@@ -222,6 +235,20 @@ static void drafts_never_lose(void **state) {
       if (l.percent == 80) assert_true(gain > 1.3);
       if (l.percent == 60 && l.n >= 4) assert_true(gain > 1.15);
     }
+  }
+}
+
+/* Steps come again, and are fast as graphs, where all their runs are as long: also when answers end, and with them the
+ * room for drafts, one after another. */
+static void runs_of_a_step_are_of_one_length(void **state) {
+  (void)state;
+  for (uint32_t graphs = 0; graphs < 2; graphs++) {
+    plan_load(8);
+    w.fake[0].graphs = graphs != 0;
+    l.percent = 80;
+    l.n_unlike = 0;
+    (void)us_per_token(true, true);
+    assert_true((l.n_unlike == 0) == (graphs != 0));
   }
 }
 
@@ -345,6 +372,7 @@ int main(void) {
       cmocka_unit_test(ngrams_come_back_by_themselves), TEST(drafts_never_lose),
       cmocka_unit_test(a_text_is_remembered),           TEST(a_next_turn_begins_with_what_was_learned),
       TEST(drafts_are_charged_to_whom_they_serve),      TEST(ngrams_of_a_text_that_does_not_repeat),
+      TEST(runs_of_a_step_are_of_one_length),
   };
   return cmocka_run_group_tests(tests, NULL, free_load);
 }
