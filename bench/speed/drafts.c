@@ -8,15 +8,22 @@
  * --draft names one that the model's runner asks (a drafter that reads its keys, mtp): that one drafts as well, for its
  * time, and the oracle's tokens take the places of its own. Without --accept the drafter of --draft does it all. With a
  * fixed number of drafts (--depths) there are so many whether they gain or not; the row `chosen` has as many as the
- * scheduler finds to gain, at most K of --draft. */
+ * scheduler finds to gain, at most K of --draft. Beside the rate of whole answers stands that of the time in which all
+ * sequences decode, after the first 200 steps with so many that may have drafts, and the least of any ten seconds of
+ * it: drafts must not lose there (scheduler/depth.h). In the steps before, shapes are met for the first time, and when
+ * answers end one after another, steps have fewer sequences than those without drafts. One run of each number of
+ * sequences warms up. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
+#include "bench/speed/rates.h"
 
 enum { NUMBERS_MAX = 32, CHOSEN = 0, OWN = -1 /* no oracle */ };
+enum { STEPS_BEFORE = 200 };
+static const double WINDOW_S = 10.0;
 
 typedef struct drafts_bench {
   const weft_lab_config *config;
@@ -28,7 +35,8 @@ typedef struct drafts_bench {
   int32_t *wanted; /* [n_parallel][n_generate] the answers without drafts */
   int32_t *got;
   json_t *records;
-  weft_draft_kind own; /* of --draft */
+  weft_draft_kind own;      /* of --draft */
+  uint64_t n_steps_drafted; /* with so many sequences, as many drafts as gain, while all of them decoded */
 } drafts_bench;
 
 /* ---- the oracle ------------------------------------------------------------------------------- */
@@ -73,12 +81,45 @@ static void set_drafts(drafts_bench *b, weft_draft_kind kind, uint32_t n_max, ui
   }
 }
 
-static int measure_rate(drafts_bench *b, int32_t *answers, double *rate) {
+/* Of one run, or of several. */
+typedef struct drafts_rates {
+  double tok_s;   /* of whole answers */
+  double steady;  /* while all decode; with drafts, after the first steps; 0: there were no others */
+  double least;   /* of the windows of that */
+  double seconds; /* of the windows */
+} drafts_rates;
+
+static int measure_rate(drafts_bench *b, int32_t *answers, bool chosen, drafts_rates *out) {
+  uint64_t n_skipped = chosen && b->n_steps_drafted < STEPS_BEFORE ? STEPS_BEFORE - b->n_steps_drafted : 0;
   weft_measured m;
+  weft_rates rates;
   b->load.answers = answers;
+  if (!weft_rates_start(&rates, b->rt)) return weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
   int code = weft_measure(b->rt, &b->load, b->seed, &m);
-  *rate = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
+  weft_rates_stop(&rates);
+  weft_steady s = {0};
+  if (code == 0) s = weft_rates_steady(rates.look, rates.n, m.all_from_us, m.all_to_us, n_skipped, WINDOW_S);
+  if (chosen) b->n_steps_drafted += s.n_steps;
+  weft_rates_free(&rates);
+  *out = (drafts_rates){.steady = s.tok_s, .least = s.least_tok_s, .seconds = s.window_s};
+  out->tok_s = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
   return code;
+}
+
+/* Medians, and the least of the least. */
+static drafts_rates sum_up(const drafts_rates *of, uint32_t n) {
+  double tok_s[NUMBERS_MAX], steady[NUMBERS_MAX], seconds[NUMBERS_MAX];
+  drafts_rates out = of[0];
+  for (uint32_t i = 0; i < n; i++) {
+    tok_s[i] = of[i].tok_s;
+    steady[i] = of[i].steady;
+    seconds[i] = of[i].seconds;
+    if (of[i].least < out.least) out.least = of[i].least;
+  }
+  out.tok_s = weft_median(tok_s, n);
+  out.steady = weft_median(steady, n);
+  out.seconds = weft_median(seconds, n);
+  return out;
 }
 
 static weft_draft_stats drafts_so_far(const drafts_bench *b) {
@@ -87,48 +128,68 @@ static weft_draft_stats drafts_so_far(const drafts_bench *b) {
   return stats.drafts;
 }
 
-static void print_case(const drafts_bench *b, double right, uint32_t depth, double plain, double drafted,
-                       const weft_draft_stats *d) {
+static double times_of(double with, double without) {
+  return without > 0.0 ? with / without : 0.0;
+}
+
+static void print_line(const drafts_bench *b, const char *how, const char *depths, const drafts_rates *plain,
+                       const drafts_rates *drafted, const weft_draft_stats *d) {
+  (void)printf("%4u at once, %s, %s: %9.2f tok/s without, %9.2f with: %.2f times; %llu of %llu accepted in %llu runs",
+               b->load.n_parallel, how, depths, plain->tok_s, drafted->tok_s, times_of(drafted->tok_s, plain->tok_s),
+               (unsigned long long)d->n_accepted, (unsigned long long)d->n_drafted, (unsigned long long)d->n_runs);
+  if (drafted->steady > 0.0)
+    (void)printf("; after %d steps %.2f times, %.2f in the worst %.1f s", STEPS_BEFORE,
+                 times_of(drafted->steady, plain->steady), times_of(drafted->least, plain->steady), drafted->seconds);
+  (void)printf("\n");
+}
+
+static void print_case(const drafts_bench *b, double right, uint32_t depth, const drafts_rates *plain,
+                       const drafts_rates *drafted, const weft_draft_stats *d) {
   char how[64], depths[32];
   if (right == OWN)
     (void)snprintf(how, sizeof how, "own drafter");
   else
     (void)snprintf(how, sizeof how, "%.2f right", right);
   (void)snprintf(depths, sizeof depths, depth == CHOSEN ? "chosen" : "%u drafts", depth);
-  double times = plain > 0.0 ? drafted / plain : 0.0;
+  double times = times_of(drafted->tok_s, plain->tok_s), steady = times_of(drafted->steady, plain->steady);
+  double least = times_of(drafted->least, plain->steady);
   if (b->config->csv)
-    (void)printf("%u,%s,%s,%.6g,%.6g,%.4g,%llu,%llu\n", b->load.n_parallel, how, depths, plain, drafted, times,
-                 (unsigned long long)d->n_drafted, (unsigned long long)d->n_accepted);
+    (void)printf("%u,%s,%s,%.6g,%.6g,%.4g,%llu,%llu,%.6g,%.6g,%.4g,%.4g,%.3g\n", b->load.n_parallel, how, depths,
+                 plain->tok_s, drafted->tok_s, times, (unsigned long long)d->n_drafted,
+                 (unsigned long long)d->n_accepted, plain->steady, drafted->steady, steady, least, drafted->seconds);
   else if (!b->config->product.json)
-    (void)printf(
-        "%4u at once, %s, %s: %9.2f tok/s without, %9.2f with: %.2f times; %llu of %llu accepted in %llu runs\n",
-        b->load.n_parallel, how, depths, plain, drafted, times, (unsigned long long)d->n_accepted,
-        (unsigned long long)d->n_drafted, (unsigned long long)d->n_runs);
+    print_line(b, how, depths, plain, drafted, d);
   (void)fflush(stdout);
-  json_t *record =
-      json_pack("{s:s, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:s}", "work", "drafts", "n_parallel",
-                (int)b->load.n_parallel, "right", right, "depth", (int)depth, "plain_tok_s", plain, "drafts_tok_s",
-                drafted, "times", times, "runs", (json_int_t)d->n_runs, "drafted", (json_int_t)d->n_drafted, "accepted",
-                (json_int_t)d->n_accepted, "device", weft_device_get_info(b->rt->devices.device[0])->name);
+  json_t *record = json_pack("{s:s, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:s}", "work", "drafts", "n_parallel",
+                             (int)b->load.n_parallel, "right", right, "depth", (int)depth, "plain_tok_s", plain->tok_s,
+                             "drafts_tok_s", drafted->tok_s, "times", times, "runs", (json_int_t)d->n_runs, "drafted",
+                             (json_int_t)d->n_drafted, "accepted", (json_int_t)d->n_accepted, "device",
+                             weft_device_get_info(b->rt->devices.device[0])->name);
+  json_t *more = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "steady_plain_tok_s", plain->steady,
+                           "steady_tok_s", drafted->steady, "steady_times", steady, "least_times", least, "least_s",
+                           drafted->seconds, "draft_ms", (double)d->draft_ns / 1e6, "verify_ms",
+                           (double)d->verify_us / 1e3, "commit_ms", (double)d->commit_ns / 1e6);
+  (void)json_object_update(record, more);
+  json_decref(more);
   (void)json_array_append_new(b->records, record);
 }
 
-/* Medians over the repeats; each has prompts of its own. The first one warms up. */
+/* Medians over the repeats; each has prompts of its own. One before them warms up, unless one did. */
 static int run_case(drafts_bench *b, double right, uint32_t depth, uint32_t most) {
   const weft_drafter oracle = {.guess = guess_answer, .self = b, .replaces_own = true};
-  double plain[NUMBERS_MAX], drafted[NUMBERS_MAX];
+  drafts_rates plain[NUMBERS_MAX], drafted[NUMBERS_MAX];
   uint32_t n = b->config->repeat < NUMBERS_MAX - 1 ? b->config->repeat : NUMBERS_MAX - 1;
   size_t n_bytes = (size_t)b->load.n_parallel * b->load.n_generate * sizeof *b->wanted;
   weft_draft_stats before = {0}, after;
   int code = 0;
   b->right = right;
-  for (uint32_t i = 0; i <= n && code == 0; i++) {
+  for (uint32_t i = b->n_steps_drafted > 0 ? 1 : 0; i <= n && code == 0; i++) {
     b->seed += 1;
     if (i == 1) before = drafts_so_far(b);
     set_drafts(b, WEFT_DRAFT_OFF, 1, most, NULL);
-    code = measure_rate(b, b->wanted, &plain[i]);
+    code = measure_rate(b, b->wanted, false, &plain[i]);
     set_drafts(b, right == OWN ? b->own : WEFT_DRAFT_DEFAULT, depth, most, right == OWN ? NULL : &oracle);
-    if (code == 0) code = measure_rate(b, b->got, &drafted[i]);
+    if (code == 0) code = measure_rate(b, b->got, depth == CHOSEN, &drafted[i]);
     if (code == 0 && memcmp(b->got, b->wanted, n_bytes) != 0)
       code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: an answer with drafts is another one than without");
   }
@@ -138,7 +199,11 @@ static int run_case(drafts_bench *b, double right, uint32_t depth, uint32_t most
   after.n_runs -= before.n_runs;
   after.n_drafted -= before.n_drafted;
   after.n_accepted -= before.n_accepted;
-  print_case(b, right, depth, weft_median(plain + 1, n), weft_median(drafted + 1, n), &after);
+  after.draft_ns -= before.draft_ns;
+  after.verify_us -= before.verify_us;
+  after.commit_ns -= before.commit_ns;
+  const drafts_rates without = sum_up(plain + 1, n), with = sum_up(drafted + 1, n);
+  print_case(b, right, depth, &without, &with, &after);
   return 0;
 }
 
@@ -162,6 +227,7 @@ static int run_sequences(drafts_bench *b, uint32_t n_parallel, const double *rig
                          const double *depth, uint32_t n_depths, uint32_t most) {
   int code = 0;
   b->load.n_parallel = n_parallel;
+  b->n_steps_drafted = 0;
   b->wanted = weft_alloc((size_t)n_parallel * b->load.n_generate, sizeof *b->wanted);
   b->got = weft_alloc((size_t)n_parallel * b->load.n_generate, sizeof *b->got);
   if (b->wanted == NULL || b->got == NULL) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");

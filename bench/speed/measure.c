@@ -91,7 +91,7 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
   weft_generation **list = weft_alloc(n_all, sizeof *list);
   int32_t *tokens = weft_alloc(load->n_prompt, sizeof *tokens);
   int code = list == NULL || tokens == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
-  uint64_t start = weft_clock_us(), last_first = start, end = start;
+  uint64_t start = weft_clock_us(), last_first = start, end = start, first_end = UINT64_MAX;
   weft_usage_counts usage = {0};
   memset(out, 0, sizeof *out);
   for (uint32_t i = 0; i < n_all && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
@@ -106,12 +106,15 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
     uint32_t n = load->diffusion ? usage.denoise_steps : usage.completion_tokens;
     out->n_tokens += n > 0 ? n - 1 : 0;
     if (start + usage.total_us > end) end = start + usage.total_us;
+    if (start + usage.total_us < first_end) first_end = start + usage.total_us;
   }
   for (uint32_t i = load->n_parallel; i < n_all && code == 0; i++)
     code = drain_generation(list[i], false, NULL, &usage);
   for (uint32_t i = 0; list != NULL && i < n_all; i++) weft_generation_free(list[i]);
   weft_free(list);
   weft_free(tokens);
+  out->all_from_us = last_first;
+  out->all_to_us = first_end;
   out->prefill_s = (double)(last_first - start) * 1e-6;
   out->generate_s = end > last_first ? (double)(end - last_first) * 1e-6 : 0.0;
   return code;

@@ -19,9 +19,10 @@ typedef struct weft_load {
 } weft_load;
 
 typedef struct weft_measured {
-  double prefill_s;  /* from the first submit to the last first token (or first denoise step) */
-  double generate_s; /* from there to the end */
-  uint64_t n_tokens; /* generated after the first ones, or denoise steps after the first ones */
+  double prefill_s;                /* from the first submit to the last first token (or first denoise step) */
+  double generate_s;               /* from there to the end */
+  uint64_t n_tokens;               /* generated after the first ones, or denoise steps after the first ones */
+  uint64_t all_from_us, all_to_us; /* of the clock: from the last first token to the first end, all of them decode */
 } weft_measured;
 
 /* Runs one load. 0, or an exit code after one line. seed varies the prompts, so that no prefix is found. */

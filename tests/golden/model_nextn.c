@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The layer of a file that guesses tokens ahead, and a drafter that fills blocks (model/dflash.h), by the runner that
- * drafts with it, against layers put together of transformers' classes (tests/golden/README.md, assistants/): the
+/* The layer of a file that guesses tokens ahead, a drafter that fills blocks (model/dflash.h), and one that reads keys
+ * (model/assistant.h, alone in golden/model_assistants), by the runner that drafts with it, on a card as graphs, against layers put together of transformers' classes (tests/golden/README.md, assistants/): the
  * logits of each draft after a prompt, on every backend of this machine. Goal: largest error <= 2e-4 of the range of
  * what a prompt's drafts expect. Drafts have the same bits alone and beside others, after a prompt in any chunks, and
  * after runs whose drafts were partly wrong. What cannot draft is refused with one line. */
@@ -169,8 +169,9 @@ static void make_drafts(drafting *d, text *const *t, uint32_t first, uint32_t n,
                               .logits = d->logits,
                               .bad = d->bad,
                               .n_rows = n,
-                              .h_stride = d->h->info->n_hidden,
+                              .h_stride = r->assist->n_hidden,
                               .logits_stride = d->h->info->n_vocab,
+                              .cap = cap,
                               .scratch = d->scratch,
                               .scratch_bytes = d->scratch_bytes};
   need(weft_head_rows(d->h->device, &args), "head", NULL);
@@ -265,11 +266,12 @@ static void run_golden(const char *name, const harness_options *options) {
   bool blocks = strcmp(name, "dflash") == 0;
   harness_options way = *options;
   golden_drafts_read(&g, name);
-  weft_gguf *drafter = blocks ? harness_gguf(path_of(g.gguf)) : NULL;
-  way.nextn = !blocks;
-  way.block_drafter = drafter;
+  bool of_layer = strcmp(name, "nextn-moe") == 0;
+  weft_gguf *drafter = of_layer ? NULL : harness_gguf(path_of(g.gguf));
+  way.nextn = of_layer;
+  way.block_drafter = blocks ? drafter : NULL;
   g.target[strlen(g.target) - strlen(".gguf")] = 0;
-  harness_open(&h, blocks ? harness_tiny(g.target) : path_of(g.gguf), &way);
+  harness_open(&h, of_layer ? path_of(g.gguf) : harness_tiny(g.target), &way);
   open_drafting(&d, &h, drafter);
   double worst = check_golden(&d, &g);
   check_ways(&d, &g);
@@ -375,7 +377,7 @@ static void run_refusals_of_blocks(void) {
 }
 
 int main(void) {
-  static const char *const names[] = {"nextn-moe", "dflash"};
+  static const char *const names[] = {"nextn-moe", "dflash", "dense"};
   static const harness_options ways[] = {
       {.backend = "ref", .n_threads = 1, .block_tokens = 4},
       {.backend = "cpu", .n_threads = 2},

@@ -11,6 +11,7 @@
 
 #include "bench/sim/profile.h"
 #include "bench/speed/measure.h"
+#include "bench/speed/rates.h"
 
 static weft_runtime *open_demo(bool no_prefix_cache) {
   static const char *const models[] = {WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"};
@@ -57,6 +58,29 @@ static void test_answer(void **state) {
   weft_close(rt);
 }
 
+/* A look every 10 ms for 30 s: 100 tokens a second, 50 in the seconds from 15 to 20; a step each 5 ms. */
+static void test_rates(void **state) {
+  enum { N = 3000 };
+  static weft_rate_look look[N];
+  (void)state;
+  for (uint64_t i = 0; i < N; i++) {
+    uint64_t slow = i < 1500 ? 0 : i < 2000 ? i - 1500 : 500;
+    look[i] = (weft_rate_look){.us = 7 + 10000 * i, .n_tokens = (2 * i - slow) / 2, .n_steps = 2 * i};
+  }
+  weft_steady all = weft_rates_steady(look, N, 0, UINT64_MAX, 0, 10.0);
+  assert_float_equal(all.tok_s, 100.0 * 2749 / 2999, 0.1);
+  assert_float_equal(all.least_tok_s, 75.0, 0.2);
+  assert_true(all.window_s == 10.0 && all.n_steps == 2 * (N - 1));
+  weft_steady late = weft_rates_steady(look, N, 1000000, 14000000, 200, 10.0); /* from 2 s to 14 s */
+  assert_float_equal(late.seconds, 11.99, 0.02);
+  assert_float_equal(late.least_tok_s, 100.0, 0.2);
+  weft_steady brief = weft_rates_steady(look, N, 16000000, 17000000, 0, 10.0);
+  assert_float_equal(brief.least_tok_s, 50.0, 1.0);
+  assert_true(brief.window_s < 1.0);
+  assert_true(weft_rates_steady(look, N, 0, 1000000, 300, 10.0).tok_s == 0.0); /* not so many steps */
+  assert_true(weft_rates_steady(look, 0, 0, UINT64_MAX, 0, 10.0).tok_s == 0.0);
+}
+
 static void test_variation(void **state) {
   (void)state;
   const double values[] = {9.0, 10.0, 11.0};
@@ -83,6 +107,6 @@ static void keys_are_those_that_rows_see(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(keys_are_those_that_rows_see), cmocka_unit_test(test_answer),
-                                     cmocka_unit_test(test_variation)};
+                                     cmocka_unit_test(test_rates), cmocka_unit_test(test_variation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
