@@ -26,7 +26,7 @@ static void *run_looks(void *self) {
 
 bool weft_rates_start(weft_rates *rates, weft_runtime *runtime) {
   *rates = (weft_rates){.runtime = runtime, .look = weft_alloc(LOOKS_MAX, sizeof *rates->look)};
-  if (rates->look != NULL && pthread_create(&rates->thread, NULL, run_looks, rates) == 0) return true;
+  if (rates->look != NULL && weft_threads_start(&rates->thread, run_looks, rates, NULL) == WEFT_OK) return true;
   weft_rates_free(rates);
   return false;
 }
