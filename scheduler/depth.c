@@ -169,7 +169,7 @@ static option find_requests(const choosing *c, uint32_t rung, uint32_t least) {
     n += size;
     class_sum += (double)size * class;
     add_class(c, class, rung, &n_drafts, &n_right);
-    if (!parts_requests(c, class, least, n, class_sum)) continue;
+    if (n_drafts == 0 || !parts_requests(c, class, least, n, class_sum)) continue;
     if (!weigh_option(c, rung, n_drafts, n_right, &is)) break;
     if (is.worth * TOGETHER > best.worth) best = is;
   }

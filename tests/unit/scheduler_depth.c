@@ -306,6 +306,11 @@ static void runs_of_one_length_are_weighed(void **state) {
   limits.alike = true;
   weft_depth_choose(&w.depth, &w.cost, &crowd, &plain, &limits);
   assert_int_equal(weft_depth_ladder[w.depth.rung], 1);
+  crowd = (weft_depth_crowd){.n = 4};
+  for (uint32_t i = 0; i < 4; i++) weft_depth_count(&crowd, 0.1, 3, true);
+  w.depth.rung = 0;
+  weft_depth_choose(&w.depth, &w.cost, &crowd, &plain, &limits); /* depths that none has are none, however fast */
+  assert_int_equal(w.depth.rung, 0);
 }
 
 /* An account that is empty ends runs whatever is expected, until it is half full; shapes that are met for the first
