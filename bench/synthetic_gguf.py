@@ -5,7 +5,7 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
+           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant and gemma4-1b-assistant go beside gemma4-26b and gemma4-1b; qwen3.6-35b-a3b-mtp
            and qwen3.6-27b-mtp have the layer that guesses tokens ahead
@@ -41,6 +41,10 @@ def gemma(layers, hidden, ff, heads, kv, kv_global, window, experts=0, period=6,
 def llama(arch, layers, hidden, ff, heads, kv, vocab, context, theta, experts=0, expert_ff=0, eps=1e-6, tied=False):
     return dict(arch=arch, layers=layers, hidden=hidden, ff=ff, heads=heads, kv=kv, vocab=vocab, context=context, theta=theta,
                 experts=experts, used=8, expert_ff=expert_ff, head=128, eps=eps, tied=tied)
+
+
+def gemma3(layers, hidden, ff, heads, kv, head):
+    return dict(llama("gemma3", layers, hidden, ff, heads, kv, 262144, 131072, 1e6, tied=True), head=head, window=1024, factor=8.0)
 
 
 def gpt_oss(layers, experts):
@@ -80,6 +84,9 @@ MODELS = {
     "qwen3.6-27b": qwen35(64, 5120, 17408, 24, 4, 48),
     "qwen3.6-35b-a3b-mtp": qwen35(41, 2048, 512, 16, 2, 32, experts=256, mtp=1),
     "qwen3.6-27b-mtp": qwen35(65, 5120, 17408, 24, 4, 48, mtp=1),
+    "gemma3-4b": gemma3(34, 2560, 10240, 8, 4, 256),
+    "gemma3-27b": gemma3(62, 5376, 21504, 32, 16, 128),
+    "ministral3-8b": dict(llama("mistral3", 34, 4096, 14336, 32, 8, 131072, 262144, 1e6, eps=1e-5), factor=16.0),
     "llama-2-7b": llama("llama", 32, 4096, 11008, 32, 32, 32000, 4096, 1e4, eps=1e-5),
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
@@ -226,7 +233,7 @@ def as_token(text, kind):
 
 def add_vocabulary(w, m):
     n, kind = m["vocab"], "gemma4" if "gemma" in m["arch"] else "gpt2"
-    if m["arch"] == "llama" and n == 32000:
+    if m["arch"] == "gemma3" or (m["arch"] == "llama" and n == 32000):
         kind = "llama"
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     if kind == "gpt2":
@@ -351,14 +358,26 @@ def add_llama(w, m, mix):
     for part in "attention.key_length", "attention.value_length", "rope.dimension_count":
         w.key(k + part, m["head"])
     w.key(k + "rope.freq_base", m["theta"])
-    w.tensor("token_embd.weight", matrix, m["hidden"], m["vocab"])
+    if "factor" in m:
+        w.key(k + "rope.scaling.type", "linear" if m["arch"] == "gemma3" else "yarn")
+        w.key(k + "rope.scaling.factor", m["factor"])
+    if m["arch"] == "gemma3":
+        w.key(k + "attention.sliding_window", m["window"])
+    if m["arch"] == "mistral3":
+        w.key(k + "rope.scaling.original_context_length", int(m["context"] / m["factor"]))
+        w.key(k + "rope.scaling.yarn_log_multiplier", 1.0)
+        w.key(k + "attention.temperature_scale", 0.1)
+    w.tensor("token_embd.weight", embed if m["tied"] else matrix, m["hidden"], m["vocab"])
     w.tensor("output_norm.weight", "F32", m["hidden"])
     if not m["tied"]:
         w.tensor("output.weight", embed, m["hidden"], m["vocab"])
     for i in range(m["layers"]):
         put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
         add_attention(put, m, mix, m["head"], m["kv"], True)
-        if m["arch"].startswith("qwen3"):
+        if m["arch"] == "gemma3":
+            put("post_attention_norm.weight", "F32", m["hidden"])
+            put("post_ffw_norm.weight", "F32", m["hidden"])
+        if m["arch"].startswith(("qwen3", "gemma3")):
             put("attn_q_norm.weight", "F32", m["head"])
             put("attn_k_norm.weight", "F32", m["head"])
         if not m["experts"]:

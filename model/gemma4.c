@@ -175,7 +175,7 @@ static weft_status load_per_layer(weights_loader *loader) {
 
 /* One factor per row: rows of the encoder pass come first in a step, those of the decoder pass after them, so that the
  * factors of a step with n_encoder rows of the former start at row rows_max - n_encoder. */
-static weft_status load_row_scales(weights_loader *loader) {
+weft_status gemma4_load_row_scales(weights_loader *loader) {
   weft_model *model = loader->model;
   uint64_t n_encoder = model->limits.rows_max, n = n_encoder + model->limits.canvas_rows_max;
   float *values = weft_alloc((size_t)n, sizeof *values);
@@ -229,7 +229,7 @@ weft_status gemma4_load(weft_model *model, weights_loader *loader) {
     if (status == WEFT_OK) status = load_router_scale(loader, l);
   }
   if (status == WEFT_OK) status = load_per_layer(loader);
-  if (status == WEFT_OK) status = load_row_scales(loader);
+  if (status == WEFT_OK) status = gemma4_load_row_scales(loader);
   if (status != WEFT_OK) return status;
   return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);

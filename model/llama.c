@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Llama and its relatives (Qwen2, Qwen3, Qwen3-MoE): norms before attention and before the feed-forward part, one
- * head size, a gated MLP with SiLU or routed experts in its place. What differs between them is in the file: biases,
- * norms of queries and keys, experts, a head of its own. Only how rows of a head lie is a matter of the architecture:
- * the converter of llama puts the two that rotate together side by side. gpt_oss.c reads other keys and tensors, and
- * has the same layer. */
+/* Llama and its relatives (Ministral 3, Qwen2, Qwen3, Qwen3-MoE): norms before attention and before the feed-forward
+ * part, one head size, a gated MLP with SiLU or routed experts in its place. What differs between them is in the file:
+ * biases, norms of queries and keys, experts, a head of its own. Only how rows of a head lie is a matter of the
+ * architecture: the converters of llama and mistral3 put the two that rotate together side by side. gpt_oss.c reads
+ * other keys and tensors, and has the same layer. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -46,6 +46,17 @@ static weft_status read_ffn(const model_keys *keys, model_hyper *hyper) {
   return status == WEFT_OK ? hyper_read_experts(keys, hyper, hyper->n_ff[0]) : status;
 }
 
+/* Scores of mistral3 grow with the position, in steps of the context that the model was trained on; the first step is
+ * 1. Beyond it nothing is computed: the context ends there. */
+static weft_status end_at_first_step(const model_keys *keys, model_hyper *hyper) {
+  float growth = 0.0f;
+  if (strcmp(hyper->arch, "mistral3") != 0) return WEFT_OK;
+  weft_status status = model_keys_f32_or(keys, ".attention.temperature_scale", 0, 1e6, 0, &growth);
+  if (growth > 0.0f && hyper->context_length > hyper->rope_scaling.context)
+    hyper->context_length = hyper->rope_scaling.context;
+  return status;
+}
+
 weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
   model_keys keys = {gguf, hyper->arch, error};
   weft_status status = hyper_read_sizes(&keys, hyper);
@@ -56,12 +67,13 @@ weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *er
   if (status == WEFT_OK) status = read_ffn(&keys, hyper);
   if (status == WEFT_OK) status = model_keys_f32_or(&keys, ".rope.freq_base", 1, 1e12, 10000.0f, &hyper->rope_base);
   if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
+  if (status == WEFT_OK) status = end_at_first_step(&keys, hyper);
   if (status != WEFT_OK) return status;
   float scale = 1.0f / sqrtf((float)hyper->head_dim[0]);
   status = model_keys_f32_or(&keys, ".attention.scale", 0, 1e6, 0, &hyper->attention_scale);
   if (hyper->attention_scale == 0.0f) hyper->attention_scale = scale;
   hyper->attention_scale *= rope_score_factor(&hyper->rope_scaling);
-  hyper->rope_paired = strcmp(hyper->arch, "llama") == 0;
+  hyper->rope_paired = strcmp(hyper->arch, "llama") == 0 || strcmp(hyper->arch, "mistral3") == 0;
   hyper->activation = WEFT_SILU;
   hyper->embed_scale = 1.0f;
   return status;

@@ -26,6 +26,7 @@ typedef struct rope_scaling {
   float factor, attention, fast, slow;
   uint32_t context;   /* the context that the model was trained on */
   bool between_pairs; /* the blend begins and ends between two pairs, and not at a whole one */
+  float shorter;      /* of yarn: by how many ln(factor) / 10 queries and keys are not made longer */
 } rope_scaling;
 
 /* Layers with the gated delta rule in place of attention (kernels/delta.h). */

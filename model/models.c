@@ -10,7 +10,9 @@
 
 static const model_arch archs[] = {
     {"gemma4", gemma4_read, gemma4_load, gemma4_embed, gemma4_layer},
+    {"gemma3", gemma3_read, gemma3_load, layers_embed, gemma4_layer},
     {"llama", llama_read, llama_load, layers_embed, llama_layer},
+    {"mistral3", llama_read, llama_load, layers_embed, llama_layer},
     {"qwen2", llama_read, llama_load, layers_embed, llama_layer},
     {"qwen3", llama_read, llama_load, layers_embed, llama_layer},
     {"qwen3moe", llama_read, llama_load, layers_embed, llama_layer},

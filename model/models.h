@@ -44,6 +44,10 @@ weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
 weft_status gemma4_load(weft_model *model, weights_loader *loader);
 weft_status gemma4_embed(model_step *step);
 weft_status gemma4_layer(model_step *step, uint32_t layer);
+/* The factors by which a layer's rows are multiplied at its end, from the layers' scalars. */
+weft_status gemma4_load_row_scales(weights_loader *loader);
+weft_status gemma3_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
+weft_status gemma3_load(weft_model *model, weights_loader *loader);
 /* The same of a drafter with queries alone (assistant.h); its embed stands in assistant.c. */
 weft_status gemma4_read_assistant(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status gemma4_load_assistant(weft_model *model, weights_loader *loader);

@@ -53,9 +53,8 @@ weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper) {
   if (status == WEFT_OK) status = model_keys_f32_or(keys, ".rope.scaling.yarn_beta_fast", 0, 1e4, 32.0f, &s->fast);
   if (status == WEFT_OK) status = model_keys_f32_or(keys, ".rope.scaling.yarn_beta_slow", 0, 1e4, 1.0f, &s->slow);
   if (status != WEFT_OK || s->kind != ROPE_YARN) return status;
-  float rule;
-  status = model_keys_f32_or(keys, ".rope.scaling.yarn_log_multiplier", -1e6, 1e6, 0.0f, &rule);
-  if (status != WEFT_OK || rule == 0.0f) return status;
+  status = model_keys_f32_or(keys, ".rope.scaling.yarn_log_multiplier", 0, 1e3, 0.0f, &s->shorter);
+  if (status != WEFT_OK || s->shorter == 0.0f || strcmp(hyper->arch, "mistral3") == 0) return status;
   return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s.rope.scaling.yarn_log_multiplier' is not supported",
                    weft_gguf_path(keys->gguf), keys->arch);
 }
@@ -63,7 +62,10 @@ weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper) {
 float rope_score_factor(const rope_scaling *scaling) {
   if (scaling->kind != ROPE_YARN) return 1.0f;
   double side = (double)scaling->attention;
-  if (scaling->factor > 1.0f) side *= 0.1 * log((double)scaling->factor) + 1.0;
+  if (scaling->factor > 1.0f) {
+    double longer = 0.1 * log((double)scaling->factor);
+    side *= (longer + 1.0) / (longer * (double)scaling->shorter + 1.0);
+  }
   return (float)(side * side);
 }
 

@@ -50,10 +50,10 @@ enum { SPLIT_PATTERNS_MAX = 6 };
 #define UPPER_LETTERS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER_LETTERS "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define WORD_SUFFIX   "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-#define O200K_LINE                                                                                                 \
-  "[^\\r\\n\\p{L}\\p{N}]?" UPPER_LETTERS "*" LOWER_LETTERS "+" WORD_SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?" UPPER_LETTERS \
-  "+" LOWER_LETTERS "*" WORD_SUFFIX "|\\p{N}{1,3}| ?[^" SPACES                                                     \
-  "\\p{L}\\p{N}]+[\\r\\n/]*"                                                                                       \
+#define CASED_LINE(suffix, digits)                                                                            \
+  "[^\\r\\n\\p{L}\\p{N}]?" UPPER_LETTERS "*" LOWER_LETTERS "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER_LETTERS \
+  "+" LOWER_LETTERS "*" suffix "|" digits "| ?[^" SPACES                                                      \
+  "\\p{L}\\p{N}]+[\\r\\n/]*"                                                                                  \
   "|" SPACES_AT_LAST
 #define DEEPSEEK3_LINE                           \
   ASCII_MARKS                                    \
@@ -79,7 +79,8 @@ static const split_group groups[] = {
     {" dbrx smaug-bpe glm4 chatglm-bpe ", {MODERN_LINE("\\p{N}{1,3}")}, false, false},
     {" qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 ", {MODERN_LINE(DIGIT)}, false, false},
     {" qwen35 ", {QWEN35_LINE}, false, false},
-    {" gpt-4o llama4 kanana2 ", {O200K_LINE}, false, false},
+    {" gpt-4o llama4 kanana2 ", {CASED_LINE(WORD_SUFFIX, "\\p{N}{1,3}")}, false, false},
+    {" tekken ", {CASED_LINE("", DIGIT)}, true, true},
     {" starcoder refact command-r smollm codeshell exaone minerva-7b ", {DIGIT, GPT2_LINE}, false, false},
     {" deepseek-coder ",
      {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT},

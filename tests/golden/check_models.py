@@ -19,12 +19,14 @@ import numpy as np
 import check_deepseek4
 import check_gpt_oss
 import check_llama
+import check_more
 import check_qwen35
 import golden_floats
 import tiny_configs
 import tiny_deepseek4
 import tiny_gpt_oss
 import tiny_llama
+import tiny_more
 import tiny_qwen35
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -385,13 +387,13 @@ def compare(model, head, ops, floats, wrong, run_of):
     return worst, worst_stream
 
 
-ALL = tiny_configs.ALL + tiny_llama.ALL + tiny_gpt_oss.ALL + tiny_qwen35.ALL + tiny_deepseek4.ALL
+ALL = tiny_configs.ALL + tiny_llama.ALL + tiny_gpt_oss.ALL + tiny_qwen35.ALL + tiny_deepseek4.ALL + tiny_more.ALL
 
 
 def family_of(name):
     """The module whose pass computes the model."""
     for tiny, family in ((tiny_llama, check_llama), (tiny_gpt_oss, check_gpt_oss), (tiny_qwen35, check_qwen35),
-                         (tiny_deepseek4, check_deepseek4)):
+                         (tiny_deepseek4, check_deepseek4), (tiny_more, check_more)):
         if any(t.name == name for t in tiny.ALL):
             return family
     return sys.modules[__name__]
@@ -417,7 +419,7 @@ def check(name, seen):
 
 def main():
     names = sys.argv[1:] or [t.name for t in ALL]
-    families = (sys.modules[__name__], check_llama, check_gpt_oss, check_qwen35, check_deepseek4)
+    families = (sys.modules[__name__], check_llama, check_gpt_oss, check_qwen35, check_deepseek4, check_more)
     seen = {(f, w): [] for f in families for w in f.MISTAKES}
     bad = [line for line in (check(name, seen) for name in names) if line]
     for (family, wrong), where in seen.items():

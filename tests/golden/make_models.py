@@ -24,6 +24,7 @@ import tiny_gguf
 import tiny_gpt_oss
 import tiny_llama
 import tiny_models
+import tiny_more
 import tiny_qwen35
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -165,7 +166,7 @@ class Divided:
 
 def autoregressive(t):
     """The module that builds and writes a model of a family without canvases; None of gemma4."""
-    return next((m for m in (tiny_llama, tiny_gpt_oss, tiny_qwen35, tiny_deepseek4) if isinstance(t, m.Tiny)), None)
+    return next((m for m in (tiny_llama, tiny_gpt_oss, tiny_qwen35, tiny_deepseek4, tiny_more) if isinstance(t, m.Tiny)), None)
 
 
 def prompt_lengths(t):

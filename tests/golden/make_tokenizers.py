@@ -44,6 +44,8 @@ PRES = {
     "qwen35": [SHORT + r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + TAIL],
     "gpt-4o": [r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + "+" + SUFFIX + r"|[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + "*" +
                SUFFIX + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL],
+    "tekken": [r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + r"+|[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + r"*|\p{N}|" +
+               r" ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL],
     "starcoder": [r"\p{N}", GPT2],
     "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+",
                        "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"],
@@ -176,7 +178,7 @@ def make_gemma(lines, texts, broken):
 # ------------------------------------------------------------------------------------ byte level
 
 def bpe_tokenizer(vocab, merges, pre, added):
-    whole = pre == "llama-bpe"
+    whole = pre in ("llama-bpe", "tekken")
     tok = Tokenizer(models.BPE(vocab, merges, ignore_merges=whole))
     steps = [pre_tokenizers.Split(Regex(x), "isolated") for x in PRES[pre]]
     tok.pre_tokenizer = pre_tokenizers.Sequence(

@@ -173,6 +173,7 @@ static void check(const char *name, bool has_broken) {
   X(bpe_qwen2, "bpe-qwen2", true)                     \
   X(bpe_qwen35, "bpe-qwen35", false)                  \
   X(bpe_gpt_4o, "bpe-gpt-4o", false)                  \
+  X(bpe_tekken, "bpe-tekken", false)                  \
   X(bpe_starcoder, "bpe-starcoder", false)            \
   X(bpe_deepseek_coder, "bpe-deepseek-coder", false)  \
   X(bpe_deepseek3, "bpe-deepseek-v3", false)

@@ -14,7 +14,7 @@
 #include "base/memory.h"
 #include "model/inspect.h"
 #include "model/model.h"
-#include "model/model_internal.h"
+#include "model/models.h"
 #include "tests/support/edited_model.h"
 
 typedef struct seen {
@@ -603,6 +603,73 @@ static void test_qwen35_tensors(void **state) {
   refused("qwen35-base", (gguf_edit){.add_scalar = "blk.0.attn_q.bias"}, WEFT_E_UNSUPPORTED, "is not used by a qwen35");
 }
 
+static model_hyper hyper_of(const char *model, gguf_edit e) {
+  gguf_writer w;
+  weft_gguf *gguf = open_edited(model, &e, &w);
+  const model_arch *arch;
+  model_hyper hyper;
+  weft_error error = {{0}};
+  if (model_hyper_read(gguf, &arch, &hyper, &error) != WEFT_OK) fail_msg("%s", error.text);
+  weft_gguf_close(gguf);
+  gguf_writer_close(&w);
+  return hyper;
+}
+
+static void test_gemma3(void **state) {
+  (void)state;
+  static const char *const required[] = {"block_count",
+                                         "context_length",
+                                         "embedding_length",
+                                         "feed_forward_length",
+                                         "attention.head_count",
+                                         "attention.head_count_kv",
+                                         "attention.sliding_window",
+                                         "attention.layer_norm_rms_epsilon"};
+  static const number_case cases[] = {
+      {"gemma3.block_count", 7, WEFT_E_FORMAT, "'blk.6.attn_norm.weight' is missing"},
+      {"gemma3.attention.head_count", 3, WEFT_E_FORMAT, "do not share 2 key heads evenly"},
+      {"gemma3.attention.key_length", 1u << 31, WEFT_E_FORMAT, "it must be 8..1024"},
+      {"gemma3.attention.value_length", 8, WEFT_E_UNSUPPORTED, "differs from key_length 16"},
+      {"gemma3.attention.sliding_window", 0, WEFT_E_FORMAT, "is 0; it must be 1.."},
+      {"gemma3.attention.sliding_window_pattern", 0, WEFT_E_FORMAT, "is 0; it must be 1..256"},
+      {"gemma3.attention.shared_kv_layers", 1, WEFT_E_UNSUPPORTED, "layers that share keys are not supported"},
+      {"gemma3.expert_count", 4, WEFT_E_UNSUPPORTED, "experts are not supported"},
+  };
+  weft_model_info info;
+  refused_without("gemma3-base", "gemma3", required, sizeof required / sizeof *required);
+  refused_numbers("gemma3-base", cases, sizeof cases / sizeof *cases);
+  refused("gemma3-base", (gguf_edit){.set_f32 = "gemma3.attn_logit_softcapping", .real = 50.0f}, WEFT_E_UNSUPPORTED,
+          "attn_logit_softcapping' is 50; only 0");
+  refused("gemma3-base", (gguf_edit){.drop_tensor = "blk.5.attn_v.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("gemma3-base", (gguf_edit){.drop_tensor = "blk.0.post_ffw_norm.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("gemma3-base", (gguf_edit){.add_scalar = "blk.0.layer_output_scale.weight"}, WEFT_E_UNSUPPORTED,
+          "is not used by a gemma3 model");
+  accepted("gemma3-base", (gguf_edit){.set_u32 = "gemma3.attention.sliding_window_pattern", .value = 2}, &info);
+  assert_true(info.kv.set[0].window == 6 && info.kv.set[1].window == 0 && info.kv.set[5].window == 0);
+  assert_true(hyper_of("gemma3-base", (gguf_edit){0}).attention_scale == 0.25f);
+  /* the model of 62 layers has another divisor of scores: the root of 8 numbers for 2 heads */
+  assert_true(hyper_of("gemma3-base", (gguf_edit){.set_u32 = "gemma3.block_count", .value = 62}).attention_scale ==
+              0.5f);
+}
+
+/* Scores that grow with the position do so behind the first context: the model's ends there. */
+static void test_mistral3(void **state) {
+  (void)state;
+  weft_model_info info;
+  accepted("mistral3-base", (gguf_edit){0}, &info);
+  assert_int_equal(info.context_length, 48);
+  accepted("mistral3-base", (gguf_edit){.drop_key = "mistral3.attention.temperature_scale"}, &info);
+  assert_int_equal(info.context_length, 768);
+  refused("mistral3-base", (gguf_edit){.set_f32 = "mistral3.attention.temperature_scale", .real = -1.0f}, WEFT_E_FORMAT,
+          "temperature_scale' is -1");
+  refused("mistral3-base", (gguf_edit){.set_f32 = "mistral3.rope.scaling.yarn_log_multiplier", .real = -1.0f},
+          WEFT_E_FORMAT, "yarn_log_multiplier' is -1");
+  float with = hyper_of("mistral3-base", (gguf_edit){0}).attention_scale,
+        without = hyper_of("mistral3-base", (gguf_edit){.drop_key = "mistral3.rope.scaling.yarn_log_multiplier"})
+                      .attention_scale;
+  assert_true(with == 0.25f && fabsf(without / with - 1.63141f) < 1e-4f); /* (1 + ln 16 / 10) squared */
+}
+
 static void test_inspect(void **state) {
   (void)state;
   inspect_holds("dg-base", (gguf_edit){0}, false, "canvas: 8 tokens, at most 48 steps");
@@ -636,6 +703,8 @@ int main(void) {
       cmocka_unit_test(test_limits),
       cmocka_unit_test(test_memory_refused),
       cmocka_unit_test(test_inspect),
+      cmocka_unit_test(test_gemma3),
+      cmocka_unit_test(test_mistral3),
       cmocka_unit_test(test_unused_tensors),
       cmocka_unit_test(test_scales),
       cmocka_unit_test(test_types),
