@@ -270,7 +270,7 @@ static void keep_account(weft_depth *d, const weft_cost_model *model, const weft
   }
   if (d->credit_us > d->credit_max_us) d->credit_us = d->credit_max_us;
   if (d->credit_us < 0.0) d->spent = true;
-  if (d->credit_us > d->credit_max_us / 2.0) d->spent = false;
+  if (d->credit_us > d->credit_max_us / 4.0) d->spent = false;
 }
 
 /* Trials and pauses: a run that is no trial says that drafts gain. */

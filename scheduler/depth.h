@@ -15,8 +15,8 @@
  * What is expected may be wrong, so what came is counted too. An account gets a two-hundredth of the time of every step
  * and never holds more than WEFT_DEPTH_CREDIT_US, or the time of two steps. Each step with runs changes it by the time
  * in which steps without drafts would have given the same tokens, less the time that it took. Where the account is
- * empty there are no runs until it is half full, and a depth that was not measured is taken only where the account can
- * pay for the worst. So in ten seconds drafts lose at most a fiftieth, or two steps where that is more.
+ * empty there are no runs until a quarter is there again, and a depth that was not measured is taken only where the
+ * account can pay for the worst. So in ten seconds drafts lose at most a fiftieth, or two steps where that is more.
  * Where nothing gains, what could is tried in WEFT_DEPTH_TRIAL steps that the account can pay, after WEFT_DEPTH_PAUSE
  * steps without runs; after a trial in vain the pause is twice as long, up to WEFT_DEPTH_PAUSE_MAX. Drafts that are
  * judged without runs (n-grams) are tried only where the time of the depth is not known.
@@ -54,7 +54,7 @@ typedef struct weft_depth_cell {
 typedef struct weft_depth {
   weft_depth_cell cell[WEFT_DEPTH_LOADS][WEFT_DEPTH_RUNGS]; /* load i: up to 2^i sequences */
   double credit_us, credit_max_us;
-  bool spent;     /* the account was empty and is not half full again */
+  bool spent;     /* the account was empty and has not a quarter again */
   bool after_run; /* the last step that landed had runs */
   uint32_t n_plain, pause, trial_left, n_unrenewed, n_to_renew, n_looked;
   bool looks_up; /* the next look aside is at a larger depth */
