@@ -7,36 +7,50 @@
 
 #include "kernels/parts.h"
 
-/* Scratch: [LEAVES][n_in] sums (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_mats] which
- * experts the call has used. */
+/* Scratch: [LEAVES][n_in] sums (double), [max(n_in, n_ff)][REF_SIDE] numbers of weights side by side (double), [n_ff]
+ * act * up (float), [REF_SIDE][max(n_in, n_ff)] rows of weights (float), [n_mats] which experts the call has used. */
 uint64_t ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;
-  uint64_t own = WEFT_EXPERTS_LEAVES * n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
+  uint64_t n_double = WEFT_EXPERTS_LEAVES * n_in + REF_SIDE * widest, n_float = n_ff + REF_SIDE * widest;
+  uint64_t own = n_double * sizeof(double) + n_float * sizeof(float) + args->down->n_mats;
   return parts_shared_scratch(device, args, own, ref_matmul_scratch);
 }
 
-static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row, float *h) {
+static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, double *side, float *row,
+                    float *h) {
   uint32_t n_ff = args->down->n_in;
   const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
   const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;
   uint32_t first_up = args->gate_up != NULL ? n_ff : 0;
-  for (uint32_t f = 0; f < n_ff; f++) {
-    double g = ref_product(gate, expert, f, x, row);
-    double u = ref_product(up, expert, first_up + f, x, row);
-    if (args->gate_bias != NULL) {
-      g += (double)args->gate_bias[(uint64_t)expert * n_ff + f];
-      u += (double)args->up_bias[(uint64_t)expert * n_ff + f];
+  for (uint32_t first = 0; first < n_ff; first += REF_SIDE) {
+    uint32_t n = n_ff - first < REF_SIDE ? n_ff - first : REF_SIDE;
+    double g[REF_SIDE], u[REF_SIDE];
+    ref_products(gate, expert, first, n, x, side, row, g);
+    ref_products(up, expert, first_up + first, n, x, side, row, u);
+    for (uint32_t k = 0; k < n; k++) {
+      uint64_t f = (uint64_t)expert * n_ff + first + k;
+      if (args->gate_bias != NULL) g[k] += (double)args->gate_bias[f];
+      if (args->gate_bias != NULL) u[k] += (double)args->up_bias[f];
+      h[first + k] = (float)ref_gated(args->activation, (double)args->limit, g[k], u[k]);
     }
-    h[f] = (float)ref_gated(args->activation, (double)args->limit, g, u);
   }
 }
 
-/* What an expert makes of h for output i. Of a product of 8 bits it is rounded to bf16 before the bias is added. */
-static double down_product(const weft_experts_args *args, uint32_t expert, uint32_t i, const float *h, float *row) {
-  double made = ref_product(args->down, expert, i, h, row);
-  if (args->down->layout == REF_EIGHT) made = (double)weft_bf16_to_f32(weft_f32_to_bf16((float)made));
-  return args->down_bias == NULL ? made : made + (double)args->down_bias[(uint64_t)expert * args->down->n_out + i];
+/* Adds weight times what an expert makes of h. A product of 8 bits is rounded to bf16 before the bias is added. */
+static void add_down(const weft_experts_args *args, uint32_t expert, double weight, const float *h, double *side,
+                     float *row, double *sum) {
+  const weft_weight *down = args->down;
+  for (uint32_t first = 0; first < down->n_out; first += REF_SIDE) {
+    uint32_t n = down->n_out - first < REF_SIDE ? down->n_out - first : REF_SIDE;
+    double made[REF_SIDE];
+    ref_products(down, expert, first, n, h, side, row, made);
+    for (uint32_t k = 0; k < n; k++) {
+      if (down->layout == REF_EIGHT) made[k] = (double)weft_bf16_to_f32(weft_f32_to_bf16((float)made[k]));
+      if (args->down_bias != NULL) made[k] += (double)args->down_bias[(uint64_t)expert * down->n_out + first + k];
+      sum[first + k] += weight * made[k];
+    }
+  }
 }
 
 /* The sum of an output's leaves, which lie n apart, by pairs. */
@@ -53,10 +67,11 @@ static weft_status run_routed(const weft_experts_args *args) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint32_t n_experts = parts_experts_count(args);
   uint64_t n_sums = (uint64_t)WEFT_EXPERTS_LEAVES * n_in;
-  double *sums = args->scratch;
-  float *h = (float *)(sums + n_sums);
+  uint64_t widest = n_in > n_ff ? n_in : n_ff;
+  double *sums = args->scratch, *side = sums + n_sums;
+  float *h = (float *)(side + REF_SIDE * widest);
   float *row = h + n_ff;
-  uint8_t *seen = (uint8_t *)(row + (n_in > n_ff ? n_in : n_ff));
+  uint8_t *seen = (uint8_t *)(row + REF_SIDE * widest);
   memset(seen, 0, args->down->n_mats);
   for (uint32_t r = 0; r < args->n_rows; r++) {
     for (uint64_t i = 0; i < n_sums; i++) sums[i] = 0.0;
@@ -66,8 +81,8 @@ static weft_status run_routed(const weft_experts_args *args) {
       if (expert >= args->down->n_mats) continue; /* not here */
       double weight = (double)args->weights[(uint64_t)r * args->k + j],
              *sum = sums + (uint64_t)weft_experts_leaf(id, n_experts) * n_in;
-      gate_up(args, expert, args->x + r * args->x_stride, row, h);
-      for (uint32_t i = 0; i < n_in; i++) sum[i] += weight * down_product(args, expert, i, h, row);
+      gate_up(args, expert, args->x + r * args->x_stride, side, row, h);
+      add_down(args, expert, weight, h, side, row, sum);
       if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
       seen[expert] = 1;
     }

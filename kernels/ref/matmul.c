@@ -5,27 +5,27 @@
 
 uint64_t ref_matmul_scratch(weft_device *device, const weft_matmul_args *args) {
   (void)device;
-  return (uint64_t)args->weight[0]->n_in * sizeof(float); /* one weight row */
+  return (uint64_t)args->weight[0]->n_in * REF_SIDE *
+         (sizeof(double) + sizeof(float)); /* rows side by side, and as they are */
 }
 
-/* Output `out` of all rows; row: its weights. */
-static void multiply_rows(const weft_matmul_args *args, uint32_t w, uint32_t out, const float *row) {
+/* Outputs [first, first + n) of all rows. */
+static void multiply_rows(const weft_matmul_args *args, uint32_t w, uint32_t first, uint32_t n, double *side,
+                          float *rows) {
   const weft_weight *weight = args->weight[w];
-  float *y = args->y[w] + out;
-  double scale = ref_scale(weight, 0);
-  uint32_t r = 0;
-  for (; r + 4 <= args->n_rows; r += 4) { /* four rows at once: the sum of one waits for each number it adds */
-    double sum[4];
-    ref_dot_four(args->x + r * args->x_stride, args->x_stride, row, weight->n_in, sum);
-    for (uint32_t i = 0; i < 4; i++) y[(r + i) * args->y_stride[w]] = (float)(sum[i] * scale);
+  double scale = ref_scale(weight, 0), sum[REF_SIDE];
+  ref_side_rows(weight, 0, first, n, rows, side);
+  for (uint32_t r = 0; r < args->n_rows; r++) {
+    float *y = args->y[w] + r * args->y_stride[w] + first;
+    ref_side_dots(args->x + r * args->x_stride, side, weight->n_in, sum);
+    for (uint32_t k = 0; k < n; k++) y[k] = (float)(sum[k] * scale);
   }
-  for (; r < args->n_rows; r++)
-    y[r * args->y_stride[w]] = (float)(ref_dot(args->x + r * args->x_stride, row, weight->n_in) * scale);
 }
 
 /* The same in 8 bits: the weight's integers are made once for all rows. */
-static void multiply_eight(const weft_matmul_args *args, uint32_t w, uint32_t out, const float *row) {
+static void multiply_eight(const weft_matmul_args *args, uint32_t w, uint32_t out, float *row) {
   const weft_weight *weight = args->weight[w];
+  ref_weight_row(weight, 0, out, row);
   float *y = args->y[w] + out;
   uint64_t stride = args->y_stride[w];
   int32_t codes[REF_SPAN];
@@ -40,13 +40,16 @@ static void multiply_eight(const weft_matmul_args *args, uint32_t w, uint32_t ou
 }
 
 weft_status ref_matmul(weft_device *device, const weft_matmul_args *args) {
-  float *row = args->scratch;
+  double *side = args->scratch;
+  float *row = (float *)(side + (uint64_t)REF_SIDE * args->weight[0]->n_in);
   for (uint32_t w = 0; w < args->n_weights; w++) {
     const weft_weight *weight = args->weight[w];
-    for (uint32_t out = 0; out < weight->n_out; out++) {
-      ref_weight_row(weight, 0, out, row);
-      (weight->layout == REF_EIGHT ? multiply_eight : multiply_rows)(args, w, out, row);
+    if (weight->layout == REF_EIGHT) {
+      for (uint32_t out = 0; out < weight->n_out; out++) multiply_eight(args, w, out, row);
+      continue;
     }
+    for (uint32_t out = 0; out < weight->n_out; out += REF_SIDE)
+      multiply_rows(args, w, out, weight->n_out - out < REF_SIDE ? weight->n_out - out : REF_SIDE, side, row);
   }
   if (args->activation == 0) return WEFT_OK;
   const weft_gate_args gate = parts_matmul_gate(args);

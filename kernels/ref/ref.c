@@ -114,16 +114,27 @@ double ref_dot(const float *a, const float *b, uint32_t n) {
   return sum;
 }
 
-void ref_dot_four(const float *a, uint64_t stride, const float *b, uint32_t n, double *sum) {
-  double sum0 = 0.0, sum1 = 0.0, sum2 = 0.0, sum3 = 0.0;
-  for (uint32_t i = 0; i < n; i++) {
-    double weight = (double)b[i];
-    sum0 += (double)a[i] * weight;
-    sum1 += (double)a[stride + i] * weight;
-    sum2 += (double)a[2 * stride + i] * weight;
-    sum3 += (double)a[3 * stride + i] * weight;
+void ref_side_rows(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, float *rows, double *side) {
+  const uint64_t n_in = weight->n_in;
+  for (uint32_t k = 0; k < n; k++) ref_weight_row(weight, matrix, first + k, rows + k * n_in);
+  memset(rows + n * n_in, 0, (REF_SIDE - n) * n_in * sizeof *rows);
+  for (uint64_t i = 0; i < n_in; i++) {
+    for (uint32_t k = 0; k < REF_SIDE; k++) side[i * REF_SIDE + k] = (double)rows[k * n_in + i];
   }
-  sum[0] = sum0, sum[1] = sum1, sum[2] = sum2, sum[3] = sum3;
+}
+
+void ref_side_dots(const float *x, const double *side, uint32_t n_in, double *sum) {
+  typedef double pair __attribute__((vector_size(16), aligned(8), may_alias));
+  pair sum0 = {0.0, 0.0}, sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  for (uint32_t i = 0; i < n_in; i++) {
+    const pair *weight = (const pair *)(side + (uint64_t)i * REF_SIDE), value = {(double)x[i], (double)x[i]};
+    sum0 += value * weight[0];
+    sum1 += value * weight[1];
+    sum2 += value * weight[2];
+    sum3 += value * weight[3];
+  }
+  const pair sums[REF_SIDE / 2] = {sum0, sum1, sum2, sum3};
+  memcpy(sum, sums, sizeof sums);
 }
 
 double ref_scale(const weft_weight *weight, uint32_t matrix) {
@@ -135,6 +146,18 @@ double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, con
   if (weight->layout == REF_EIGHT) return scale * (double)ref_w8a8_dot(weight, matrix, row, x, values);
   ref_weight_row(weight, matrix, row, values);
   return scale * ref_dot(x, values, weight->n_in);
+}
+
+void ref_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x, double *side,
+                  float *values, double *out) {
+  if (weight->layout == REF_EIGHT) {
+    for (uint32_t k = 0; k < n; k++) out[k] = ref_product(weight, matrix, first + k, x, values);
+    return;
+  }
+  double sum[REF_SIDE], scale = ref_scale(weight, matrix);
+  ref_side_rows(weight, matrix, first, n, values, side);
+  ref_side_dots(x, side, weight->n_in, sum);
+  for (uint32_t k = 0; k < n; k++) out[k] = scale * sum[k];
 }
 
 static double apply_activation(weft_activation activation, double x) {

@@ -20,14 +20,21 @@ WEFT_OPS(X)
 void ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 /* The sum of a[i] * b[i], in double, ascending. */
 double ref_dot(const float *a, const float *b, uint32_t n);
-/* The same of four rows a, stride apart. */
-void ref_dot_four(const float *a, uint64_t stride, const float *b, uint32_t n, double *sum);
+/* Rows [first, first + n) of a matrix, at most REF_SIDE, side by side: number i of all of them, as doubles, then number
+ * i + 1; and their sums of products with x, each as ref_dot has it. A sum waits for each number that it adds, but not
+ * for the others. rows: scratch of REF_SIDE times n_in floats. */
+enum { REF_SIDE = 8 };
+void ref_side_rows(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, float *rows, double *side);
+void ref_side_dots(const float *x, const double *side, uint32_t n_in, double *sum);
 /* What products with matrix `matrix` are multiplied by. */
 double ref_scale(const weft_weight *weight, uint32_t matrix);
 /* Row `row` of matrix `matrix` times x, by ref_dot or, for weights of layout REF_EIGHT, in 8 bits; and times the
  * matrix's scale. values: scratch of n_in floats. */
 enum { REF_EIGHT = 2 };
 double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
+/* The same of rows [first, first + n), at most REF_SIDE. values and side: scratch of REF_SIDE times n_in numbers. */
+void ref_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x, double *side,
+                  float *values, double *out);
 /* Whether weights of a type can be multiplied in 8 bits; and such a product, with values as above. */
 bool ref_w8a8_takes(weft_type type);
 float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
