@@ -197,7 +197,7 @@ static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages,
   make_sound(failing_of(&r, failing));
   rig_close(&r);
   uint32_t n_runs = 0, n_broken[2] = {0, 0};
-  const uint64_t n_first = test_amount(8, 14, 600), stride = 1 + n_all / test_amount(12, 20, 900);
+  const uint64_t n_first = test_amount(6, 10, 600), stride = 1 + n_all / test_amount(9, 14, 900);
   for (uint64_t at = 1; at <= n_all; at += at < n_first ? 1 : stride) {
     play(&r, &o, failing, at, got, &stats);
     if (n_calls < at) { /* turns go by measured time: this run had fewer calls */

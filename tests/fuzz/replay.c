@@ -2,7 +2,7 @@
 /* Feeds committed inputs to a fuzz target, so that `./dev test` runs them without a fuzzer.
  *
  * Usage: fuzz_NAME [--changes N] FILE-OR-FOLDER... Every file is fed as it is, cut at many lengths,
- * and N times (default 64) with a few bytes changed by a fixed generator; a fault ends the program.
+ * and N times (16 when left out, nightly 256) with a few bytes changed by a fixed generator; a fault ends the program.
  * Prints `N passed, 0 failed`. */
 #include <dirent.h>
 #include <errno.h>
@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#include "tests/support/amount.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -67,7 +69,7 @@ static void feed_file(const char *path, uint32_t n_changes) {
   (void)fclose(file);
   if (data == NULL) exit(2);
   feed(data, n);
-  size_t stride = n / 64 + 1;
+  size_t stride = n / test_amount(16, 16, 64) + 1;
   for (size_t cut = 0; cut < n; cut += stride) feed(data, cut);
   feed_changed(data, n, n_changes);
   free(data);
@@ -95,7 +97,7 @@ static void feed_path(const char *path, uint32_t n_changes) {
 }
 
 int main(int argc, char **argv) {
-  uint32_t n_changes = 64;
+  uint32_t n_changes = test_amount(16, 16, 256);
   int first = 1;
   if (argc > 2 && strcmp(argv[1], "--changes") == 0) {
     n_changes = (uint32_t)strtoul(argv[2], NULL, 10);

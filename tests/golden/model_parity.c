@@ -14,7 +14,7 @@
 
 enum { ROWS_MAX = 256, LAYERS_MAX = 16, LINE_MAX_BYTES = 1 << 16 };
 static const double tolerance = 2e-4;
-static uint32_t n_shared,
+static uint32_t n_read, n_shared,
     n_in_parts; /* models that were computed in shards, and in parts of shards: each way counted */
 
 typedef struct golden {
@@ -310,6 +310,7 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
   read_header(&g, file);
   (void)fclose(file);
   read_floats(&g);
+  n_read += 1;
   for (size_t i = 0; i < (g.ref_only ? 1 : sizeof ways / sizeof *ways); i++) {
     uint32_t last = ways[i].n_devices == 0 ? 0 : ways[i].n_devices - 1;
     weft_device_config config = {.backend = ways[i].backend, .n_threads = 1, .isa = ways[i].isa, .index = last};
@@ -324,6 +325,8 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
     }
     weft_device_close(device);
     if (ways[i].n_devices > 4 && ways[i].n_devices > ways[i].n_shards && test_amount(0, 1, 1) == 0) continue;
+    const bool is_of_lesser = ways[i].isa != NULL; /* shards have the bits of the best one */
+    if (is_of_lesser && (i + n_read) % 2 != 0 && test_amount(1, 0, 0) != 0) continue; /* quick: in turn */
     if (ways[i].n_shards > 0) {
       run_shared(&g, &ways[i]);
       continue;

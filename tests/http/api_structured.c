@@ -95,7 +95,7 @@ static json_int_t shortest(json_t *item) {
 
 static void held_answers_are_as_right_as_free_ones(void **state) {
   static const char *const families[] = {"answer", "list", "rows", "record"};
-  uint32_t n = test_amount(4, 12, 50), n_asked = 0, free_right[2] = {0}, held_right[2] = {0};
+  uint32_t n = test_amount(4, 6, 50), n_asked = 0, free_right[2] = {0}, held_right[2] = {0};
   json_int_t n_free = 0, n_held = 0, n_shortest = 0;
   (void)state;
   for (size_t f = 0; f < sizeof families / sizeof *families; f++) {

@@ -183,7 +183,7 @@ static void compare(const answer *whole, size_t from, const answer *cut, const c
 
 static void test_the_cut_is_where_a_plain_search_finds_it(void **state) {
   static answer whole, cut;
-  uint32_t n_cut = 0, n_thinking = 0, n_tries = test_amount(12, 20, 400);
+  uint32_t n_cut = 0, n_thinking = 0, n_tries = test_amount(12, 14, 400);
   uint64_t draws = seed;
   (void)state;
   for (uint32_t kind = 0; kind < KINDS; kind++) {
@@ -228,7 +228,7 @@ static size_t bytes_of_first(const weft_generate_params *params, uint32_t n_toke
 /* Token by token, since min_tokens is not defined for a canvas. */
 static void test_the_tokens_before_min_tokens_are_not_searched(void **state) {
   static answer whole, cut;
-  uint32_t n_cut = 0, n_tries = test_amount(24, 40, 800);
+  uint32_t n_cut = 0, n_tries = test_amount(24, 28, 800);
   uint64_t draws = seed;
   (void)state;
   for (uint32_t kind = 0; kind < CALLS; kind++) {

@@ -443,17 +443,18 @@ int main(int argc, char **argv) {
                                       "dg-fused-c4", "dg-c16-w4",      "dg-underscore",   "ar-per-layer",
                                       "ar-shared",   "gpt-oss-base",   "gpt-oss-pattern", "qwen35-base",
                                       "qwen35-moe",  "deepseek4-base", "deepseek4-deep"};
-  uint32_t n_rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : test_amount(1, 2, 20);
+  uint32_t n_rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : test_amount(1, 1, 20);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     if (!has_way(&ways[w])) continue;
     if (w == 1 && test_amount(1, 0, 0) != 0) continue; /* quick: the source of avx2, with other vectors */
     bool is_ref = strcmp(ways[w].backend, "ref") == 0;
-    size_t stride = test_amount(4, 1, 1); /* quick: each file in full on one of the ways */
+    size_t stride =
+        test_amount(4, w == 4 ? 1 : 2, 1); /* each file in full on one of the ways, or on two and on a card */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
       bool is_full = i % stride == w % stride && !(is_ref && i >= 5);
       const char *path = harness_tiny(names[i]);
-      run_subject(&(subject){path, is_full ? FULL : stride > 1 ? BRIEF : SHORT, ways[w]}, n_rounds, seed);
+      run_subject(&(subject){path, is_full ? FULL : stride > 2 ? BRIEF : SHORT, ways[w]}, n_rounds, seed);
     }
     bool is_slow = is_ref || (ways[w].isa != NULL && strcmp(ways[w].isa, "portable") == 0);
     subject demo = {WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", is_slow ? BRIEF : SHORT, ways[w]};

@@ -511,7 +511,7 @@ static void run_cards(const cast *c, uint64_t seed) {
   play_alone("ref", NULL, seed);
   for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
     bool plain = i % 4 == 1, files = variants[i].rig.n_file > 0;
-    if (plain || files || test_amount(0, i % 4 == 2, 1)) play_variant(&variants[i], "fake graphs", NULL);
+    if (plain || files || test_amount(0, i % 8 == 2, 1)) play_variant(&variants[i], "fake graphs", NULL);
     if (plain) play_variant(&variants[i], "fake", NULL);
     if (plain) play_variant(&variants[i], "fake experts", NULL);
   }
@@ -524,7 +524,7 @@ static void run_splits(const cast *c, const char *backend, uint64_t seed, uint32
   (void)snprintf(label, sizeof label, "several devices, %s", backend);
   play_alone(strncmp(backend, "fake", 4) == 0 ? "ref" : backend, NULL, seed);
   bool late = strstr(backend, "late") != NULL;
-  uint32_t stride = test_amount(4, 3, 1);
+  uint32_t stride = test_amount(6, 6, 1);
   for (n_devices = 2; n_devices <= test_amount(3, 3, 4); n_devices++) {
     for (uint32_t i = 0; i < n_variants; i++) {
       if (i % stride != (n_devices + seed) % stride && variants[i].rig.n_saves < 2) continue;
@@ -586,7 +586,7 @@ static void run_assistants(uint64_t seed) {
   const cast of_layer = {{path[0], path[2]}, REQUESTS_MAX, 48, 96, 6, 30};
   const cast of_blocks = {{path[0], path[4]}, REQUESTS_MAX, 48, 96, 6, 30};
   show = &of_file;
-  for (uint32_t b = 0; b < 5; b++) run_drafts_of(backends[b], seed, path[3], 0, 1);
+  for (uint32_t b = 0; b < 5; b++) run_drafts_of(backends[b], seed, path[3], b % 2, test_amount(2, 2, 1));
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
   n_assisted = n_assisted_right = 0;
   show = &of_layer;
@@ -610,7 +610,7 @@ static const char *widened(const char *path, const char *name, uint32_t times) {
 static void run_shards(uint64_t seed) {
   static const struct {
     uint32_t n_devices, n_shards, stride[3]; /* of variants, by amount; 0: none */
-  } ways[] = {{2, 2, {4, 2, 1}}, {4, 2, {6, 5, 1}}, {4, 4, {0, 7, 2}}, {8, 4, {0, 7, 2}}, {8, 2, {0, 0, 3}}};
+  } ways[] = {{2, 2, {5, 4, 1}}, {4, 2, {7, 6, 1}}, {4, 4, {0, 9, 2}}, {8, 4, {0, 9, 2}}, {8, 2, {0, 0, 3}}};
   const uint32_t n_variants = sizeof variants / sizeof *variants;
   char *path[2] = {path_of("tests/golden/models/dg-deep"), path_of("tests/golden/models/ar-dense-v")};
   const char *wide[2] = {widened(path[0], "canvases", 12), widened(path[1], "tokens", 17)};
@@ -655,7 +655,7 @@ static void run_seed(uint64_t seed) {
       (void)snprintf(b, sizeof b, "tests/golden/models/%s", tiny[pair][1]);
       char *path[2] = {path_of(a), path_of(b)};
       const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
-      uint32_t stride = test_amount(4, 2, 1) * (1 + i); /* the next way begins with the next variant */
+      uint32_t stride = test_amount(4, 3, 1) * (1 + i); /* the next way begins with the next variant */
       run(&c, ways[w].backend, ways[w].isa, seed + w, n_all, stride);
       if (w == 0 && i == 0) run_cards(&c, seed);
       if (w == 0 && i == 0) {

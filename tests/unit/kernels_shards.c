@@ -464,7 +464,7 @@ static void run_list(shard_thread *t, const exchange_list *list, float *floats) 
 }
 
 static uint32_t rounds_of(uint32_t n, bool large) {
-  return large ? 1 : n > 4 ? 2 : test_amount(2, MIXES, MIXES);
+  return large ? 1 : n > 4 ? 2 : test_amount(2, 2, MIXES);
 }
 
 /* Lists are different ones; those of steps are one list, of other numbers each time. */

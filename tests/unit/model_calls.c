@@ -451,7 +451,7 @@ static void random_texts(void **state) {
                                       D};
   uint64_t random = 7;
   (void)state;
-  for (uint32_t round = 0, n_rounds = test_amount(1000, 3000, 30000); round < n_rounds; round++) {
+  for (uint32_t round = 0, n_rounds = test_amount(500, 2000, 30000); round < n_rounds; round++) {
     weft_text text = {0};
     weft_call_form form = (weft_call_form)(round % WEFT_CALL_FORMS);
     for (uint32_t i = 0, n = draw(&random, 24); i < n; i++) {
@@ -540,7 +540,7 @@ static void mended_texts_are_json(void **state) {
       "</tool_", "\\", "\\u00", "4", "-1.5", "True", "null", "a b", "\xC3\xA9", "\t", "{\"a\":", "<|"};
   uint64_t random = 11;
   (void)state;
-  for (uint32_t round = 0, n_rounds = test_amount(3000, 20000, 200000); round < n_rounds; round++) {
+  for (uint32_t round = 0, n_rounds = test_amount(3000, 10000, 200000); round < n_rounds; round++) {
     weft_text text = {0}, whole = {0};
     weft_text_puts(&text, round % 2 == 0 ? "{" : "[");
     for (uint32_t i = 0, n = draw(&random, 20); i < n; i++) {
@@ -673,7 +673,7 @@ static void json_steps_agree(void **state) {
       "\"\\x\"", "1",     "-0", "01",  "1.5",     "1.",  "2e-7", "2e", "true",  "nul",
       "null",    "false", " ",  "\"b", "\"c\"",   "-"};
   uint64_t random = 11;
-  uint32_t n_whole = 0, n_rounds = test_amount(50000, 200000, 2000000);
+  uint32_t n_whole = 0, n_rounds = test_amount(20000, 100000, 2000000);
   (void)state;
   for (uint32_t round = 0; round < n_rounds; round++) {
     weft_text text = {0};
