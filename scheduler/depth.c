@@ -10,7 +10,7 @@ enum { CREDIT_STEPS = 2 };           /* that an account can pay at least, where 
 enum { NEW_MAX = 8 };                /* where so many steps of a kind were new, such steps are what is to be expected */
 static const double STALL = 4.0;     /* a step that takes so many times what was expected tells of something else */
 static const double UNKNOWN = 1.05;  /* steps that are not planned ahead, where none was measured */
-static const double STAY = 1.03;     /* another depth must be better by this: on a card it is another graph */
+static const double STAY = 1.02;     /* another depth must be better by this: on a card it is another graph */
 static const double TOGETHER = 1.05; /* some requests alone must be better than all by this, for the same reason */
 enum { APART = 4 };                  /* classes */
 enum { LOOK = 4, LOOK_AGAIN = 128 }; /* steps with runs between two at the next depth: of unknown time, of known */
