@@ -268,6 +268,7 @@ for row in 'prefill        64 rows' 'canvas         32 rows' 'head           32 
 done
 expect 0 '"phase": "soft"' "$weft" bench phases -m $demo --n-prompt 64 --repeat 1 -q --json
 expect 0 'prefill,64,1,' "$weft" bench phases -m $ar --n-prompt 64 --repeat 1 -q --csv
+expect 0 'prefill,20,1,' "$weft" bench phases -m tests/golden/models/ar-e2b.gguf --n-prompt 20 --repeat 1 -c 64 -q --csv # embeds twice
 expect 0 "the arena's own" "$weft" bench arena -m $demo
 # 6.9 MiB of weights, the largest of them 272 KiB: one chunk has them all, and one of 8 MiB wastes least
 expect 0 '"mapped, 8",8,15.69,1,2,the largest within a thousandth of the best' "$weft" bench arena -m $demo --csv

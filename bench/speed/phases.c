@@ -2,8 +2,8 @@
 /* weft bench phases: where the time of a step goes, in one table of the phases prefill, canvas, head and soft.
  *
  * Law: every op of a step is awaited and timed by itself, without graphs, so the sum is more than the step takes
- * otherwise; what the table tells is the proportion. A step begins with the op that embeds its rows. It is prefill
- * where several rows have at most one output, and a denoise step where exactly one canvas has outputs. `head` is the
+ * otherwise; what the table tells is the proportion. A step begins with the op that embeds its rows, or with the first
+ * of several in a row: of the parts of a stream, of embeddings per layer. It is prefill where several rows have at most one output, and a denoise step where exactly one canvas has outputs. `head` is the
  * op that makes statistics of a canvas's logits, in steps without soft embeddings; `soft` is how much longer it is
  * in steps with them, and the variation beside it is that of the whole op. Figures are medians over the steps. */
 #include <jansson.h>
@@ -31,6 +31,7 @@ typedef struct phases {
   const char *op[OPS_MAX]; /* names, which are literals of the product */
   uint32_t n_ops;
   uint64_t begun_us;
+  bool embeds;                     /* so far the step has embedded rows alone */
   timed_step now, step[STEPS_MAX]; /* now: n_rows 0: no step has begun */
   uint32_t n_steps;
   double values[STEPS_MAX]; /* scratch of a median */
@@ -56,8 +57,10 @@ static bool time_op(void *self, uint32_t layer, const char *op, const void *args
   (void)weft_device_sync(p->device); /* a device that fails says so to the step */
   uint64_t now_us = weft_clock_us();
   if (!done) {
-    if (strcmp(op, "embed") == 0) end_step(p);
-    if (strcmp(op, "embed") == 0) p->now.n_rows = ((const weft_embed_args *)args)->n_rows;
+    bool embed = strcmp(op, "embed") == 0;
+    if (embed && !p->embeds) end_step(p);
+    p->embeds = embed;
+    if (embed) p->now.n_rows = ((const weft_embed_args *)args)->n_rows;
     p->begun_us = now_us;
     return true;
   }
