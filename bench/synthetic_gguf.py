@@ -3,7 +3,7 @@
 """Writes a GGUF file with the keys, tensors and types of a model that people use, and random weights: for speed, room and
 plans, not for answers. Needs Python alone.
 
-  bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
+  bench/synthetic_gguf.py MODEL TYPES FILE [sparse | hollow]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
            qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
@@ -12,6 +12,8 @@ plans, not for answers. Needs Python alone.
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | iq2: experts in IQ2_XXS and
            Q2_K (down), all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
+    hollow the same of experts alone: routers spread tokens over them as random ones do, and all their bytes are read, so
+           a disk that is smaller than the file will do for speed
 
 Routers are random, so that tokens spread over experts as random ones do. The vocabulary is made up, but of the kinds of
 pieces that real ones have: words of several scripts with and without a blank before them, runs of signs, digits and blanks.
@@ -141,7 +143,7 @@ class Writer:
         self.tensors.append((name, kind, shape, self.at, n))
         self.at += (n + 31) // 32 * 32
 
-    def write(self, path, sparse):
+    def write(self, path, hole):
         head = b"GGUF" + struct.pack("<IQQ", 3, len(self.tensors), self.n_keys) + self.keys
         for name, kind, shape, at, _ in self.tensors:
             head += self.text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", d) for d in shape)
@@ -149,8 +151,8 @@ class Writer:
         head += bytes(-len(head) % 32)
         with open(path, "wb") as f:
             f.write(head)
-            if not sparse:
-                for tensor in self.tensors:
+            for tensor in self.tensors:
+                if hole not in tensor[0]:
                     fill(f, len(head), tensor)
             f.truncate(len(head) + self.at)
 
@@ -553,7 +555,7 @@ def main():
                "qwen35moe": add_qwen35, "deepseek4": add_deepseek4}.get(m["arch"], add_llama)
         add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
-    w.write(sys.argv[3], "sparse" in sys.argv[4:])
+    w.write(sys.argv[3], {"sparse": "", "hollow": "_exps."}.get((sys.argv[4:] or [""])[0], "nothing"))
     print(f"{sys.argv[3]}: {os.path.getsize(sys.argv[3]) / 1e9:.2f} GB, {len(w.tensors)} tensors")
 
 
