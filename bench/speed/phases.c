@@ -3,9 +3,10 @@
  *
  * Law: every op of a step is awaited and timed by itself, without graphs, so the sum is more than the step takes
  * otherwise; what the table tells is the proportion. A step begins with the op that embeds its rows, or with the first
- * of several in a row: of the parts of a stream, of embeddings per layer. It is prefill where several rows have at most one output, and a denoise step where exactly one canvas has outputs. `head` is the
- * op that makes statistics of a canvas's logits, in steps without soft embeddings; `soft` is how much longer it is
- * in steps with them, and the variation beside it is that of the whole op. Figures are medians over the steps. */
+ * of several in a row: of the parts of a stream, of embeddings per layer. It is prefill where several rows have at most
+ * one output, and a denoise step where exactly one canvas has outputs. `head` is the op that makes statistics of a
+ * canvas's logits, in steps without soft embeddings; `soft` is how much longer it is in steps with them, and the
+ * variation beside it is that of the whole op. Figures are medians over the steps. */
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
