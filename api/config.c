@@ -93,6 +93,7 @@ static const weft_option product_rows[] = {
      "else " WEFT_CONFIG_OF_MACHINE "]"},
     {"host", 0, FIRST, SERVE, TEXT_OR(host, "127.0.0.1"), "ADDRESS",
      "address to listen on, or unix:PATH for a unix socket"},
+    {"else-anew", 0, FIRST, RUNTIME, FLAG(else_anew), NULL, "load or begin anew what outlived and was made otherwise"},
     {"take-over", 0, FIRST, SERVE, TEXT(take_over), "SOCKET",
      "take over from the server that listens on this unix socket, if one does, and let the next one take over there"},
     {"take-over-after", 0, FIRST, SERVE, FLAG(take_over_after), NULL,
@@ -173,8 +174,7 @@ static const weft_option product_rows[] = {
     {"spill-file", 0, MEMORY, RUNTIME, TEXT(spill_file), "PATH",
      "file behind the host memory, made there and unlinked; with --spill-mib"},
     {"keep", 0, MEMORY, RUNTIME, LIST(keep), "TENANT",
-     "do not unlink that file: after a start prefixes of this tenant, and public ones, are found again; may be "
-     "repeated"},
+     "keep that file: after a start prefixes of this tenant, and public ones, are found again; may be repeated"},
     {"keep-key", 0, MEMORY, RUNTIME, TEXT(keep_key), "FILE", "encrypt what is kept by the 64 bytes of this file"},
     {"spill-mib", 0, MEMORY, RUNTIME, U32(spill_mib, 0, 0, 1 << 26), "N", "MiB of that file [0: none]"},
     {"saved-canvases", 0, MEMORY, RUNTIME, U32(saved_canvases, 8, 1, 8192), "N",
@@ -795,5 +795,6 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .no_peer_access = config->no_peer_access,
                              .isa = config->isa,
                              .weights = config->weights,
+                             .else_anew = config->else_anew,
                              .quiet = config->quiet};
 }

@@ -154,7 +154,7 @@ typedef struct weft_config {
   const char *kv_events, *kv_events_replay, *kv_events_topic, *kv_events_form;
   weft_text_list kv_events_tokens;
   uint32_t port, spare_tenants, body_mib, connections, lame_duck_seconds, drain_seconds;
-  bool no_page, take_over_after;
+  bool no_page, take_over_after, else_anew;
   bool strict_fields, public_metrics;
   /* one generation */
   const char *prompt, *input, *tokens, *system, *mode, *trace;

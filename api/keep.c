@@ -20,6 +20,7 @@ enum {
   PART_NODES = 512, /* told or taken in one turn of the engine */
   PART_BLOCKS = 256,
   PART_SLOTS = WEFT_STATE_PAGES_MAX,
+  MEASURED_PAGES = 16,
   DOWN_BLOCKS = 64,      /* that leave the pool in one turn */
   STUCK_US = 5 * 1000000 /* a disk that does nothing for so long is waited for no more */
 };
@@ -112,7 +113,7 @@ static weft_status copy_options(weft_keep *keep, const weft_open_options *o, wef
 
 /* Reads the index of a file, if it is whole and of this server. */
 static weft_status read_index(const weft_keep *keep, const char *path, const weft_text *bytes, uint32_t *map,
-                              keep_index *out, bool *damaged, weft_error *error) {
+                              keep_index *out, bool *damaged, bool *otherwise, weft_error *error) {
   weft_error why = {{0}};
   weft_status status = bytes->n == 0 ? WEFT_OK : keep_index_read(bytes->bytes, bytes->n, out);
   if (status == WEFT_E_NO_MEMORY) return weft_fail(error, status, "%.200s: no memory for its index", path);
@@ -122,7 +123,7 @@ static weft_status read_index(const weft_keep *keep, const char *path, const wef
     return WEFT_OK;
   }
   if (bytes->n == 0) return WEFT_OK;
-  status = keep_identity_compare(keep->identity.bytes, out->identity, map, &why);
+  status = keep_identity_compare(keep->identity.bytes, out->identity, map, otherwise, &why);
   if (status != WEFT_OK)
     return weft_fail(error, status, "%.200s: %s: name another file, or remove this one", path, why.text);
   for (uint32_t i = 0; i < out->n_nodes; i++) {
@@ -135,10 +136,25 @@ static weft_status read_index(const weft_keep *keep, const char *path, const wef
   return WEFT_OK;
 }
 
-static weft_status open_cache(weft_runtime *rt, uint32_t r, weft_error *error) {
+/* Prefixes of this server's models, but computed or laid out otherwise. */
+static weft_status begin_anew(const weft_kept_config *config, kept_cache *c, weft_error *error) {
+  weft_text none = {0};
+  bool damaged = false;
+  weft_log(WEFT_LOG_WARN, "%s; --else-anew: the file begins anew", error->text);
+  keep_index_free(&c->was);
+  if (unlink(config->path) != 0) /* while it is locked, so that nobody else has it */
+    return weft_fail(error, WEFT_E_IO, "%.200s: %s", config->path, strerror(errno));
+  weft_kept_file_close(c->file);
+  c->file = NULL;
+  weft_status status = weft_kept_file_open(config, &c->file, &none, &damaged, error);
+  weft_text_free(&none);
+  return status;
+}
+
+static weft_status open_cache(weft_runtime *rt, uint32_t r, bool anew, weft_error *error) {
   weft_keep *keep = rt->keep;
   weft_text path = {0}, bytes = {0};
-  bool damaged = false;
+  bool damaged = false, otherwise = false;
   uint32_t map[WEFT_MODELS_MAX];
   if (!print_path(keep, r, NULL, &path)) {
     weft_text_free(&path);
@@ -149,7 +165,9 @@ static weft_status open_cache(weft_runtime *rt, uint32_t r, weft_error *error) {
                                    .n_slots = rt->n_file_pages,
                                    .cipher = keep_cipher_of(keep->cipher)};
   weft_status status = weft_kept_file_open(&config, &keep->cache[r].file, &bytes, &damaged, error);
-  if (status == WEFT_OK) status = read_index(keep, path.bytes, &bytes, map, &keep->cache[r].was, &damaged, error);
+  if (status == WEFT_OK)
+    status = read_index(keep, path.bytes, &bytes, map, &keep->cache[r].was, &damaged, &otherwise, error);
+  if (otherwise && anew) status = begin_anew(&config, &keep->cache[r], error);
   if (status == WEFT_OK && damaged)
     weft_log(WEFT_LOG_WARN, "%s: its index is damaged: no prefix of it is found, and it begins anew", path.bytes);
   weft_text_free(&path);
@@ -173,7 +191,7 @@ weft_status keep_open(weft_runtime *rt, const weft_open_options *o, weft_error *
   if (weft_text_status(&keep->identity) != WEFT_OK) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for --keep");
   for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
     keep->n = r + 1;
-    status = open_cache(rt, r, error);
+    status = open_cache(rt, r, o->else_anew, error);
   }
   if (status == WEFT_OK && keep->cache[0].was.identity != NULL)
     memcpy(rt->salt_secret, keep->cache[0].was.secret, sizeof rt->salt_secret);
@@ -305,6 +323,21 @@ static void forget_dropped(const taking *t, weft_kept_file *file) {
   }
 }
 
+/* Reads some of the pages, so that the engine knows before its first request what reading them costs; a page that is
+ * damaged says as much. */
+static void measure_file(weft_runtime *rt, uint32_t r, const keep_index *x) {
+  const uint32_t n = x->n_slots < MEASURED_PAGES ? x->n_slots : MEASURED_PAGES;
+  void *page = n == 0 ? NULL : weft_alloc_aligned((size_t)rt->page_bytes, WEFT_KEPT_UNIT);
+  if (page == NULL) return; /* the engine guesses */
+  uint64_t began = weft_clock_us();
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t k = (uint32_t)((uint64_t)i * x->n_slots / n);
+    (void)weft_kept_file_get(rt->keep->cache[r].file, x->slot[k], x->sum[k], page);
+  }
+  weft_engine_expect_file(weft_replicas_at(rt->replicas, r), (double)(weft_clock_us() - began) / n);
+  weft_free(page);
+}
+
 /* At the start: the pages stay where they are. */
 static weft_status take_own(weft_runtime *rt, uint32_t r, weft_error *error) {
   kept_cache *c = &rt->keep->cache[r];
@@ -340,6 +373,7 @@ static weft_status take_own(weft_runtime *rt, uint32_t r, weft_error *error) {
     weft_engine_visit(engine, take_blocks, &t);
     forget_dropped(&t, c->file);
     weft_engine_visit(engine, end_taking, &t);
+    if (t.claimed) measure_file(rt, r, &c->was);
     c->n_taken = t.n_taken;
     c->n_dropped = t.n_dropped;
     c->taken = true;
@@ -633,13 +667,13 @@ static weft_status load_cache(weft_runtime *rt, uint32_t r, const char *name, we
   weft_kept_file *from = NULL;
   keep_index x = {.n_nodes = 0};
   uint32_t map[WEFT_MODELS_MAX];
-  bool damaged = false;
+  bool damaged = false, otherwise;
   weft_status status =
       print_path(keep, r, name, &path) ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for kept prefixes");
   const weft_kept_config config = {
       .path = path.bytes, .page_bytes = rt->page_bytes, .cipher = keep_cipher_of(keep->cipher)};
   if (status == WEFT_OK) status = weft_kept_file_open(&config, &from, &bytes, &damaged, error);
-  if (status == WEFT_OK) status = read_index(keep, path.bytes, &bytes, map, &x, &damaged, error);
+  if (status == WEFT_OK) status = read_index(keep, path.bytes, &bytes, map, &x, &damaged, &otherwise, error);
   if (status == WEFT_OK && damaged)
     status = weft_fail(error, WEFT_E_FORMAT, "%.200s: its index is damaged", path.bytes);
   if (status == WEFT_OK) status = bring_all(rt, r, from, &x, counts, error);

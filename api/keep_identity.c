@@ -82,27 +82,33 @@ static uint32_t find_model(const char *own, const char *line, size_t n, bool *ne
   return UINT32_MAX;
 }
 
-weft_status keep_identity_compare(const char *own, const char *kept, uint32_t *map, weft_error *error) {
+weft_status keep_identity_compare(const char *own, const char *kept, uint32_t *map, bool *otherwise,
+                                  weft_error *error) {
   const char *mine, *line;
   size_t n_mine, n;
   uint32_t n_models = 0;
   const char *rest = own;
+  weft_status status = WEFT_OK; /* of the first difference; another model goes before all */
   while (next_line(&kept, &line, &n)) {
     bool near = false;
     if (!is_model(line, n)) {
       if (!next_line(&rest, &mine, &n_mine)) n_mine = 0, mine = "";
-      if (same_line(mine, n_mine, line, n)) continue;
-      return weft_fail(error, WEFT_E_UNSUPPORTED, "its prefixes were computed with '%.*s', and this server has '%.*s'",
-                       n > 60 ? 60 : (int)n, line, n_mine > 60 ? 60 : (int)n_mine, mine);
+      if (status != WEFT_OK || same_line(mine, n_mine, line, n)) continue;
+      status =
+          weft_fail(error, WEFT_E_UNSUPPORTED, "its prefixes were computed with '%.*s', and this server has '%.*s'",
+                    n > 60 ? 60 : (int)n, line, n_mine > 60 ? 60 : (int)n_mine, mine);
+      continue;
     }
     if (n_models == WEFT_MODELS_MAX) return weft_fail(error, WEFT_E_UNSUPPORTED, "it has too many models");
     uint32_t at = find_model(own, line, n, &near);
-    if (at == UINT32_MAX)
-      return weft_fail(error, WEFT_E_UNSUPPORTED,
-                       near ? "its prefixes of a model that is served have another type or layout of keys and values"
-                            : "its prefixes are of a model that is not served now");
+    if (at == UINT32_MAX && !near)
+      return weft_fail(error, WEFT_E_UNSUPPORTED, "its prefixes are of a model that is not served now");
+    if (at == UINT32_MAX && status == WEFT_OK)
+      status = weft_fail(error, WEFT_E_UNSUPPORTED,
+                         "its prefixes of a model that is served have another type or layout of keys and values");
     map[n_models++] = at;
   }
   for (; n_models < WEFT_MODELS_MAX; n_models++) map[n_models] = UINT32_MAX;
-  return WEFT_OK;
+  *otherwise = status != WEFT_OK;
+  return status;
 }

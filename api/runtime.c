@@ -534,13 +534,37 @@ weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *option
   rt->n_replicas = devices_n_replicas(&rt->devices);
   write_faults(rt);
   rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]), options->running);
-  if (options->weights != NULL) return weights_import_open(options->weights, &rt->devices, &rt->weights, error);
+  if (options->weights != NULL)
+    return weights_import_open(options->weights, &rt->devices, &rt->weights, &rt->otherwise, error);
   choose_integers(rt);
+  return WEFT_OK;
+}
+
+/* What loading would take of each device, before anything is loaded: experts that go to host memory for want of room
+ * would be no fault, and slow. */
+static weft_status check_room_anew(const weft_runtime *rt, weft_error *error) {
+  uint64_t needed = 0;
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    uint64_t n_bytes, n_integers;
+    if (rt->model[i].comes_and_goes) continue;
+    weft_split_weights(rt->model[i].gguf, rt->devices.device[0], &n_bytes, &n_integers);
+    needed += n_bytes;
+  }
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    uint64_t share = (uint64_t)(devices_share(&rt->devices, p) * (double)needed);
+    uint64_t left = weft_device_memory_left(rt->devices.device[p]);
+    if (left > 0 && share > left)
+      return weft_fail(error, WEFT_E_NO_MEMORY,
+                       "--else-anew: weights of %" PRIu64 " MiB are to be loaded on device %u, and %" PRIu64
+                       " MiB are free there: start an owner of this version's weights first, or give --take-over-after",
+                       share >> 20, weft_device_get_info(rt->devices.device[p])->index, left >> 20);
+  }
   return WEFT_OK;
 }
 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   weft_status status = weft_runtime_begin(rt, options, WEFT_SHARE_NOT, error);
+  if (status == WEFT_OK && rt->anew) status = check_room_anew(rt, error);
   for (uint32_t i = 0; i < rt->n_models && status == WEFT_OK; i++) {
     if (!rt->model[i].comes_and_goes) status = weft_runtime_load(rt, &rt->model[i], error);
   }
@@ -572,12 +596,26 @@ static weft_status draw_secret(weft_runtime *rt, weft_error *error) {
                    strerror(errno));
 }
 
+static weft_status open_new(const weft_open_options *options, bool anew, weft_runtime **out, weft_error *error) {
+  weft_runtime *rt = *out = weft_alloc(1, sizeof *rt);
+  weft_status status = rt == NULL ? WEFT_E_NO_MEMORY : draw_secret(rt, error);
+  if (status == WEFT_OK) rt->anew = anew;
+  if (status == WEFT_OK) status = open_all(rt, options, error);
+  return status;
+}
+
 int weft_open(const weft_open_options *options, weft_runtime **out, char *error, size_t n_error) {
   weft_error why = {{0}};
+  weft_runtime *rt;
   *out = NULL;
-  weft_runtime *rt = weft_alloc(1, sizeof *rt);
-  weft_status status = rt == NULL ? WEFT_E_NO_MEMORY : draw_secret(rt, &why);
-  if (status == WEFT_OK) status = open_all(rt, options, &why);
+  weft_status status = open_new(options, false, &rt, &why);
+  if (status != WEFT_OK && rt != NULL && rt->otherwise && options->else_anew) {
+    weft_open_options own = *options; /* devices open again, since with --weights their arena is off */
+    own.weights = NULL;
+    weft_log(WEFT_LOG_WARN, "%s; --else-anew: this process loads them", why.text);
+    weft_close(rt);
+    status = open_new(&own, true, &rt, &why);
+  }
   if (status != WEFT_OK) {
     weft_close(rt);
     return weft_tell(&why, status, error, n_error);

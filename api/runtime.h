@@ -81,6 +81,8 @@ struct weft_runtime {
   weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
   weft_devices devices;
   weft_weights *weights;                  /* of another process; NULL: this one loads its own */
+  bool otherwise;                         /* the open failed since those were made for other layouts or numerics */
+  bool anew;                              /* so this process loads them in a second try (--else-anew) */
   uint32_t n_replicas;                    /* devices_n_replicas */
   weft_kv_store *store[WEFT_DEVICES_MAX]; /* [n_replicas] */
   weft_keep *keep;                        /* NULL: no prefixes outlive it */

@@ -68,6 +68,8 @@ static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_erro
                                &copy->model, error);
   }
   m->model = m->copy[0].model;
+  /* the owner has loaded the same file, so it is well formed, and what differs is how a matrix lies there */
+  if (limits.shelf != NULL && (status == WEFT_E_FORMAT || status == WEFT_E_NOT_FOUND)) rt->otherwise = true;
   return status;
 }
 

@@ -86,7 +86,7 @@ typedef struct weft_open_options {
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
   const char *split, *split_ratio;  /* ["auto"] layer, tensor, replicas, "tensor:N,layer:M"; layers of each, as "7,3" */
   bool prefix_feed;                 /* what is cached can be told to routers (weft serve --kv-events) */
-  bool quiet;                       /* no progress bars on standard error */
+  bool quiet, else_anew;            /* no progress bars on stderr; make anew what was made otherwise */
   const char *weights; /* [none] socket of a process that owns the weights (`weft weights`): they are mapped */
 } weft_open_options;
 

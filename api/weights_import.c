@@ -72,7 +72,7 @@ static weft_status greet_owner(int fd, weights_digest read, int pid, const weigh
                    "the manifest is stale: process %d, which answers there, has written another one", pid);
 }
 
-static weft_status open_weights(weft_weights *w, const char *socket, weft_error *error) {
+static weft_status open_weights(weft_weights *w, const char *socket, bool *otherwise, weft_error *error) {
   weft_text text = {0};
   int pid = 0;
   char *path = weights_manifest_path(socket);
@@ -81,6 +81,7 @@ static weft_status open_weights(weft_weights *w, const char *socket, weft_error 
   if (status == WEFT_OK) {
     weft_error inner = {{0}};
     status = weights_manifest_read(text.bytes, text.n, &w->manifest, &inner);
+    *otherwise = status == WEFT_E_UNSUPPORTED; /* of another version */
     if (status != WEFT_OK) (void)weft_fail(error, status, "%s: %.300s", path, inner.text);
   }
   weft_free(path);
@@ -105,13 +106,13 @@ bool weights_import_outlives(const weft_weights *w) {
 }
 
 /* Every refusal names the socket. */
-static weft_status open_named(const char *socket, weft_weights **out, weft_error *error) {
+static weft_status open_named(const char *socket, weft_weights **out, bool *otherwise, weft_error *error) {
   weft_error inner = {{0}};
   *out = NULL;
   weft_weights *w = weft_alloc(1, sizeof *w);
   if (w == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for weights");
   w->fd = -1;
-  weft_status status = open_weights(w, socket, &inner);
+  weft_status status = open_weights(w, socket, otherwise, &inner);
   if (status == WEFT_OK) *out = w;
   if (status == WEFT_OK) return status;
   weft_weights_close(w);
@@ -120,7 +121,8 @@ static weft_status open_named(const char *socket, weft_weights **out, weft_error
 
 int weft_weights_open(const char *socket, weft_weights **out, char *error, size_t n_error) {
   weft_error why = {{0}};
-  weft_status status = open_named(socket, out, &why);
+  bool otherwise = false;
+  weft_status status = open_named(socket, out, &otherwise, &why);
   return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
 }
 
@@ -246,7 +248,8 @@ static weft_status check_device(const weights_manifest *m, uint32_t place, weft_
   return WEFT_OK;
 }
 
-static weft_status check_devices(const weights_manifest *m, const weft_devices *devices, weft_error *error) {
+static weft_status check_devices(const weights_manifest *m, const weft_devices *devices, bool *otherwise,
+                                 weft_error *error) {
   uint32_t n_shards = devices->n_shards > 1 ? devices->n_shards : 1;
   weft_status status = WEFT_OK;
   if (devices->replicas)
@@ -258,17 +261,18 @@ static weft_status check_devices(const weights_manifest *m, const weft_devices *
                      "the same --devices and --split",
                      m->n_devices, m->n_shards, devices->n, n_shards);
   for (uint32_t i = 0; i < devices->n && status == WEFT_OK; i++) status = check_device(m, i, devices->device[i], error);
+  *otherwise = status != WEFT_OK;
   return status;
 }
 
-weft_status weights_import_open(const char *socket, const weft_devices *devices, weft_weights **out,
+weft_status weights_import_open(const char *socket, const weft_devices *devices, weft_weights **out, bool *otherwise,
                                 weft_error *error) {
   weft_error inner = {{0}};
-  weft_status status = open_named(socket, out, error);
+  weft_status status = open_named(socket, out, otherwise, error);
   if (status != WEFT_OK) return status;
   memcpy((*out)->device, devices->device, sizeof(*out)->device);
   (*out)->n_devices = devices->n;
-  status = check_devices(&(*out)->manifest, devices, &inner);
+  status = check_devices(&(*out)->manifest, devices, otherwise, &inner);
   if (status == WEFT_OK) return status;
   weft_weights_close(*out);
   *out = NULL;

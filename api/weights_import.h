@@ -16,8 +16,10 @@
 #include "model/shelf.h"
 
 /* Before any weight is placed on the devices, whose integers of weights are then as the owner's. Errors, each with a
- * line: NOT_FOUND, IO (nobody answers: stale), FORMAT, UNSUPPORTED (it fits neither this process nor its device). */
-weft_status weights_import_open(const char *socket, const weft_devices *devices, weft_weights **out, weft_error *error);
+ * line: NOT_FOUND, IO (nobody answers: stale), FORMAT, UNSUPPORTED (it fits neither this process nor its device;
+ * *otherwise: since it was made for another layout or order of sums, or by a version with another form). */
+weft_status weights_import_open(const char *socket, const weft_devices *devices, weft_weights **out, bool *otherwise,
+                                weft_error *error);
 /* Whether what is mapped holds after the owner's end; where it does not, nothing may compute with it from then on. */
 bool weights_import_outlives(const weft_weights *weights);
 /* The owner's cut of the model in the place of the one that was planned here. After weights_import_shelf. */

@@ -105,11 +105,11 @@ class Server:
         self.child.stdout.close()
         self.log.close()
 
-    def parts(self):
-        """Where the server says that the time before its first request went."""
+    def plan(self, word):
+        """The line of the plan that begins with this word; of `start`, where the time before the first request went."""
         with open(log_path, errors="replace") as f:
             f.seek(self.log_at)
-            found = [line.split(" plan: start ", 1)[1].strip() for line in f if " plan: start " in line]
+            found = [line.split(f" plan: {word} ", 1)[1].strip() for line in f if f" plan: {word} " in line]
         return found[-1] if found else None
 
 
@@ -159,7 +159,7 @@ def start():
             server = serve(name, *options)
             rows.append(round(first_token(server), 3))
             ready.append(round(server.seconds, 3))
-            parts = server.parts()
+            parts = server.plan("start")
             server.end()
         return {"first_token_s": rows, "ready_s": ready, "parts_of_the_last": parts}
     empty = []
@@ -220,7 +220,7 @@ def kept():
         wait_for(f"a prompt of {n} tokens, {name}")
         port, began = server.ready["port"], time.monotonic()
         text = stream(port, body)
-        rows[name] = {"seconds": round(time.monotonic() - began, 3), "text": text, "cached": metric(port, "vllm:prefix_cache_hits_total"), "bytes_read": metric(port, "weft_file_bytes_read_total")}
+        rows[name] = {"seconds": round(time.monotonic() - began, 3), "text": text, "cached": metric(port, "vllm:prefix_cache_hits_total"), "bytes_read": metric(port, "weft_file_bytes_read_total"), "kept": server.plan("kept")}
         began = time.monotonic()
         server.end()
         rows[name]["end_s"] = round(time.monotonic() - began, 3)
@@ -283,7 +283,7 @@ def upgrade():
     gap = max((b - a for t in times for a, b in zip(t, t[1:])), default=0.0)
     return {"streams": n, "tokens": args.tokens, "different_answers": len({tuple(t or []) for t in right}), "with_their_tokens": equal,
             "running_when_taken_over": running, "faults": faults[:4], "same_port": second.ready["port"] == port,
-            "new_server_s": round(second.seconds, 3), "new_server_parts": second.parts(), "longest_gap_s": round(gap, 3),
+            "new_server_s": round(second.seconds, 3), "new_server_parts": second.plan("start"), "longest_gap_s": round(gap, 3),
             "new_first_token_s": round(probe[0] - began, 3), "new_equal": between == right[0]}
 
 

@@ -17,6 +17,9 @@ enum { KNEE = 64, MANY = 256 }; /* rows where the line may bend */
 static const double unit[WEFT_COST_FEATURES] = {1, 64, 64, 64, 65536, 1 << 24, 1, 64};
 static const double prior_us[WEFT_COST_FEATURES] = {2000, 200, 200, 200, 200, 200, 2000, 100};
 static const double COEFFICIENT_MAX = 1e9, LEAST_US = 1.0;
+/* A row of a long prompt before any step was measured: 26B on an H200, which is slower everywhere else. What was kept
+ * for the first request after a start is worth reading by it. */
+static const double ROW_US = 26.0;
 
 static double beyond_knee(uint32_t n, uint32_t knee) {
   return n > knee ? (double)(n - knee) : 0.0;
@@ -71,6 +74,7 @@ uint64_t weft_cost_charge(const weft_cost_model *m, const weft_cost_shape *shape
 }
 
 double weft_cost_row_us(const weft_cost_model *m) {
+  if (m->n_steps == 0) return ROW_US;
   double us = m->us[ROWS] / unit[ROWS] + m->us[ROWS_KNEE] / unit[ROWS_KNEE] + m->us[ROWS_MANY] / unit[ROWS_MANY];
   return us;
 }

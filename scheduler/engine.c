@@ -532,6 +532,10 @@ weft_prefix_feed *weft_engine_feed(weft_engine *engine) {
   return engine->feed;
 }
 
+void weft_engine_expect_file(weft_engine *e, double page_us) {
+  e->file_waits.page_us = page_us;
+}
+
 void weft_engine_visit(weft_engine *engine, weft_visit visit, void *self) {
   const struct timespec nap = {.tv_nsec = VISIT_NAP_NS};
   weft_visits *v = &engine->visits;

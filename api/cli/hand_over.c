@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { WORD = 0x746f6677, FORM = 2, TEXT_MAX = 480, SOCKET_MODE = 0600 };
+enum { WORD = 0x746f6677, FORM = 2, TEXT_MAX = 480, SOCKET_MODE = 0600, PATIENCE_S = 2 };
 
 /* ASK_MORE is answered when there is something, or with status WEFT_E_NOT_FOUND: that was the last. */
 typedef enum question {
@@ -91,6 +91,10 @@ static weft_status ask_server(int link, question what, const char *text, int *de
   int came = -1;
   if (text != NULL) (void)snprintf(m.text, sizeof m.text, "%s", text);
   bool sent = send_message(link, &m, -1);
+  struct pollfd heard = {.fd = link, .events = POLLIN};
+  if (sent && what == ASK_HELLO && poll(&heard, 1, PATIENCE_S * 1000) == 0)
+    weft_log(WEFT_LOG_NOTICE,
+             "--take-over: the server there does not answer yet: another one may be taking over from it; waiting");
   ssize_t n = sent ? receive_message(link, &answer, &came) : 0;
   if (descriptor != NULL) *descriptor = came;
   if (descriptor == NULL && came >= 0) (void)close(came); /* nobody asked for it */
@@ -227,11 +231,13 @@ int hand_over_descriptor(const hand_over *h) {
 static void take_peer(hand_over *h) {
   int fd = accept4(h->socket.fd, NULL, NULL, SOCK_CLOEXEC);
   if (fd < 0) return;
-  const struct timeval patience = {.tv_sec = 2}; /* who connects speaks at once */
-  if (weft_peer_is_own(fd, &h->pid) && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0)
+  const struct timeval patience = {.tv_sec = PATIENCE_S}; /* who connects speaks at once */
+  struct pollfd word = {.fd = fd, .events = POLLIN};      /* who says nothing would keep others from taking over */
+  if (weft_peer_is_own(fd, &h->pid) && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0 &&
+      poll(&word, 1, PATIENCE_S * 1000) > 0)
     h->peer = fd;
   else
-    (void)close(fd); /* another user's */
+    (void)close(fd); /* another user's, or none that takes over */
 }
 
 /* The next part of what this server leaves, as a file, the caller's. From the first part on no pin comes or goes. */
@@ -276,13 +282,13 @@ bool hand_over_hear(hand_over *h, weft_runtime *rt, weft_server *server, int *pi
   descriptor = -1;
   bool good =
       n == (ssize_t)sizeof m && m.word == WORD && m.form == FORM && m.question >= ASK_HELLO && m.question <= ASK_MORE;
-  if (!good) {
+  if (!good || (m.question == ASK_MORE && !h->taken)) {
     if (h->greeted && !h->taken)
       weft_log(WEFT_LOG_WARN, "the server that was to take over has ended; this one goes on");
     drop_peer(h);
     return false;
   }
-  if (m.question == ASK_MORE || h->taken) {
+  if (h->taken) {
     h->wants_more = m.question == ASK_MORE;
     return false;
   }

@@ -252,6 +252,30 @@ static void the_second_one_may_wait(void **state) {
   assert_non_null(strstr(rest, "--take-over SOCKET says from whom"));
 }
 
+/* The next version computes otherwise, as other instructions do: no stream is cut, and it has no prefixes. */
+static void the_next_one_may_compute_otherwise(void **state) {
+  (void)state;
+  _Atomic uint32_t begun = 0;
+  const char *const *const keeps =
+      MORE("--port", "0", "--host-mib", "4", "--spill-file", kept, "--spill-mib", "8", "--keep", "default");
+  program first = start_server(keeps);
+  await_ready(&first);
+  one_round(first.port, right);
+  json_decref(talk_json(first.port, "/admin/prefixes/save", "{}"));
+  start_clients(during, first.port, &begun);
+  while (atomic_load(&begun) < N_STREAMS / 2) (void)usleep(1000);
+  program second = start_server(MORE("--port", "0", "--host-mib", "4", "--spill-file", kept, "--spill-mib", "8",
+                                     "--keep", "default", "--isa", "portable", "--else-anew"));
+  await_ready(&second);
+  end_clients(during);
+  check_clients(during, right);
+  end_program(&first, 0, rest, sizeof rest);
+  talk_check(talk_ask(second.port, "GET", "/health", ""), 200, "\"ok\"");
+  end_program(&second, SIGTERM, rest, sizeof rest);
+  if (strstr(rest, "--else-anew: the file begins anew") == NULL)
+    print_message("there are no other instructions here\n");
+}
+
 static void streams_over_tcp_are_whole(void **state) {
   (void)state;
   take_over_under_streams(false);
@@ -312,6 +336,18 @@ static void refused(const char *const *more, const char *words) {
   if (strstr(rest, words) == NULL) fail_msg("'%s' is not said: %s", words, rest);
 }
 
+/* A word that only the server which took over may say (hand_over.c). */
+static bool is_hung_up_on_when_it_asks_early(void) {
+  static const uint32_t more[124] = {0x746f6677, 2, 6};
+  char byte;
+  int fd = talk_dial_named(path);
+  bool sent = write(fd, more, sizeof more) == (ssize_t)sizeof more;
+  struct pollfd wait = {.fd = fd, .events = POLLIN};
+  bool hung_up = sent && poll(&wait, 1, TALK_MS) > 0 && read(fd, &byte, 1) == 0;
+  (void)close(fd);
+  return hung_up;
+}
+
 /* Whatever becomes of the second one, the first one answers as before; and what a good one gets. */
 static void who_may_not_take_over_harms_nobody(void **state) {
   (void)state;
@@ -321,6 +357,7 @@ static void who_may_not_take_over_harms_nobody(void **state) {
   while (access(path, F_OK) != 0) (void)usleep(2000); /* it may answer requests before */
   assert_int_equal(chmod(folder, 0777) | chmod(path, 0666), 0);
   assert_true(stranger_is_hung_up_on(path));
+  assert_true(is_hung_up_on_when_it_asks_early());
   refused(MORE("--port", "1"), "it listens on 127.0.0.1 port 0: give the same --host and --port");
   refused(MORE("--port", "0", "--kv-events", "tcp://127.0.0.1:0"), "--take-over and --kv-events");
   refused(MORE("--port", "0", "-m", "/no/such/file.gguf"), "/no/such/file.gguf");
@@ -332,9 +369,11 @@ static void who_may_not_take_over_harms_nobody(void **state) {
                         "{\"text\":\"Sort these numbers from low to high, please: 12 7 9 81 23 44 5 6 17 8 \"}"));
   char *early = id_of_answer(talk_ask(first.port, "POST", "/v1/responses", ask_stored));
   int asks = dial_answered(first.port), deletes = dial_answered(first.port);
+  int silent = talk_dial_named(path); /* keeps nobody from taking over */
   program second = start_server(
       MORE("--port", "0", "--host-mib", "4", "--spill-file", kept, "--spill-mib", "8", "--keep", "default"));
   await_ready(&second); /* the first one has let go of the file */
+  (void)close(silent);
   assert_int_equal(code_of(second.port, "GET", early), 200);
   assert_int_equal(n_pins(second.port), 1);
   char name[160];
@@ -357,6 +396,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(streams_over_tcp_are_whole, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(streams_over_a_unix_socket_are_whole, open_folder, close_folder),
+      cmocka_unit_test_setup_teardown(the_next_one_may_compute_otherwise, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(the_second_one_may_wait, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(a_signal_starts_the_next_one, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(who_may_not_take_over_harms_nobody, open_folder, close_folder)};

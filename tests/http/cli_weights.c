@@ -475,10 +475,49 @@ static void scopes_part_the_models(void **state) {
     program owner = start_owner(MORE("-m", DEMO_AR_MODEL, "--draft", "model:" DRAFT_MODEL, "--scope", names[i]));
     assert_int_equal(count_of("models"), i == 2 ? 2 : 1);
     program worker = start_server(MORE("-m", DEMO_AR_MODEL, "--draft", "model:" DRAFT_MODEL, "--weights", path));
+    json_int_t n_asked = count_of("requests");
     check_answer(worker.port, wanted);
+    assert_int_equal(count_of("requests"), n_asked + 2); /* both counts: no piece is asked for by the first draft */
     end_program(&worker, SIGTERM, rest, sizeof rest);
     end_program(&owner, SIGTERM, rest, sizeof rest);
   }
+  free(wanted);
+}
+
+/* Where it is asked for, weights that were laid out or are summed otherwise are loaded: with the answers of a server of
+ * its own, and only where there is room. A stale manifest is refused as ever. */
+static void what_was_made_otherwise_is_loaded(void **state) {
+  (void)state;
+  const char *const words[] = {"-m", DEMO_AR_MODEL, "--isa", "portable", NULL, NULL, NULL, NULL};
+  const char *more[8];
+  if (!has_fast_sums()) return;
+  program alone = start_server(words);
+  char *wanted = answer_of(alone.port);
+  end_program(&alone, SIGTERM, rest, sizeof rest);
+  program owner = start_owner(MORE("-m", DEMO_AR_MODEL));
+  memcpy(more, words, sizeof more);
+  more[4] = "--weights";
+  more[5] = path;
+  more[6] = "--else-anew";
+  program own = start_server(more);
+  check_answer(own.port, wanted);
+  assert_int_equal(count_of("workers"), 1); /* who asks */
+  assert_int_equal(mapped_kib(own.pid, "Rss"), 0);
+  end_program(&own, SIGTERM, rest, sizeof rest);
+  assert_non_null(strstr(rest, "; --else-anew: this process loads them"));
+  assert_null(strstr(rest, "mapped"));
+  own = spawn_program(MORE("serve", "-m", DEMO_AR_MODEL, "--backend", "cpu", "--port", "0", "--weights", path),
+                      MORE("--isa", "portable", "--else-anew", "--device-mib", "1"));
+  int how = await_end(&own, 0, rest, sizeof rest);
+  assert_true(WIFEXITED(how) && WEXITSTATUS(how) != 0);
+  assert_non_null(strstr(rest, "--else-anew: weights of 4 MiB are to be loaded on device 0, and 1 MiB are free there"));
+  check_refused(DEMO_MODEL, MORE("--backend", "cpu", "--else-anew"), "is none of the models whose weights lie there");
+  char *as_owner = answer_of((own = start_server(MORE("-m", DEMO_AR_MODEL, "--weights", path, "--else-anew"))).port);
+  assert_true(mapped_kib(own.pid, "Rss") > 0); /* what fits is mapped all the same */
+  end_program(&own, SIGTERM, rest, sizeof rest);
+  end_program(&owner, SIGTERM, rest, sizeof rest);
+  check_refused(DEMO_AR_MODEL, MORE("--backend", "cpu", "--else-anew"), "writes it there when it is ready");
+  free(as_owner);
   free(wanted);
 }
 
@@ -560,6 +599,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_stranger_is_not_believed, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(ends_with_its_parent, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(what_does_not_fit_is_refused, open_folder, close_folder),
+      cmocka_unit_test_setup_teardown(what_was_made_otherwise_is_loaded, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(a_dry_run_leaves_nothing, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(events_tell_its_life, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(scopes_part_the_models, open_folder, close_folder),

@@ -275,6 +275,30 @@ static void foreign_files_are_refused(void **state) {
   assert_string_equal(letter, "a letter to my aunt");
 }
 
+/* Where it is asked for, what was computed otherwise begins anew; what is another model's does not. */
+static void what_was_computed_otherwise_begins_anew(void **state) {
+  (void)state;
+  weft_open_options o = options(), other = o;
+  weft_runtime *rt = open_server(&o);
+  answer a = ask(rt, 0, 0, NULL);
+  weft_close(rt);
+  other.else_anew = true;
+  other.models = &demo_ar;
+  refused(&other, "its prefixes are of a model that is not served now");
+  other.isa = "portable"; /* nor what is computed otherwise besides */
+  refused(&other, "its prefixes are of a model that is not served now");
+  same(a, find(&o, 0, 0, NULL));
+  other.models = &demo;
+  rt = open_server(&other);
+  assert_int_equal(n_kept(rt), 0);
+  refused(&o, "another process keeps its prefixes there");
+  a = ask(rt, 0, 0, NULL);
+  assert_int_equal(a.n_cached, 0);
+  weft_close(rt);
+  same(a, find(&other, 0, 0, NULL));
+  refused(&o, "its prefixes were computed with 'instructions portable'");
+}
+
 static void options_that_cannot_be_are_refused(void **state) {
   (void)state;
   weft_open_options o = options();
@@ -514,6 +538,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(salts_keep_them_apart, begin, end),
       cmocka_unit_test_setup_teardown(what_is_dropped_stays_away, begin, end),
       cmocka_unit_test_setup_teardown(foreign_files_are_refused, begin, end),
+      cmocka_unit_test_setup_teardown(what_was_computed_otherwise_begins_anew, begin, end),
       cmocka_unit_test_setup_teardown(options_that_cannot_be_are_refused, begin, end),
       cmocka_unit_test_setup_teardown(damage_costs_prefixes_and_no_answer, begin, end),
       cmocka_unit_test_setup_teardown(what_is_encrypted_says_nothing, begin, end),

@@ -151,13 +151,15 @@ static void test_the_first_step_sets_the_scale(void **test) {
   weft_cost_model m;
   weft_cost_shape s = {0};
   weft_cost_open(&m, &layers);
+  assert_true(weft_cost_row_us(&m) == 26.0); /* a page that takes as long is worth a row */
+  assert_int_equal(weft_cost_of_us(&m, 26.0), 256);
   weft_cost_add(&layers, &s, 32, 0, false, 1);
   assert_true(weft_cost_step(&m, &s) > 0.0);
   weft_cost_learn(&m, &s, 0.0); /* not measured */
   assert_int_equal(m.n_steps, 0);
   weft_cost_learn(&m, &s, 123456.0);
   assert_true(fabs(weft_cost_step(&m, &s) - 123456.0) < 1.0);
-  assert_true(weft_cost_row_us(&m) > 0.0);
+  assert_true(weft_cost_row_us(&m) > 0.0 && weft_cost_row_us(&m) != 26.0);
 }
 
 static void test_windows_bound_keys(void **test) {
