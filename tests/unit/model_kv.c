@@ -13,6 +13,7 @@
 #include "model/kv_layout.h"
 #include "model/kv_store.h"
 #include "model/scratch_plan.h"
+#include "tests/support/amount.h"
 
 static uint64_t next(uint64_t *state) {
   *state ^= *state << 13;
@@ -170,7 +171,7 @@ static void test_several_models(void **state) {
 static void test_random_geometries(void **state) {
   (void)state;
   uint64_t seed = 4711;
-  for (uint32_t i = 0; i < 300; i++) {
+  for (uint32_t i = 0, n = test_amount(60, 300, 3000); i < n; i++) {
     uint32_t local[2] = {1 + (uint32_t)(next(&seed) % 8), 8 * (1 + (uint32_t)(next(&seed) % 32))};
     uint32_t global[2] = {1 + (uint32_t)(next(&seed) % 4), 8 * (1 + (uint32_t)(next(&seed) % 64))};
     weft_kv_geometry g = make(1 + (uint32_t)(next(&seed) % 64), 1 + (uint32_t)(next(&seed) % 6), local, global,
@@ -299,7 +300,7 @@ static void test_parts_of_shards(void **state) {
 static void test_random_parts(void **state) {
   (void)state;
   uint64_t seed = 2031;
-  for (uint32_t i = 0; i < 60; i++) {
+  for (uint32_t i = 0, n_rounds = test_amount(20, 60, 600); i < n_rounds; i++) {
     uint32_t n = 4 + (uint32_t)(next(&seed) % 40), n_parts = 2 + (uint32_t)(next(&seed) % 3);
     weft_kv_geometry g = make(n, 1 + (uint32_t)(next(&seed) % 6), (const uint32_t[]){4, 128},
                               (const uint32_t[]){1 + (uint32_t)(next(&seed) % 4), 256}, 512);
