@@ -230,6 +230,9 @@ expect 0 'accepted' bash -c "'$weft' bench drafts -m tests/golden/models/ar-dens
   --n-parallel 2 --n-prompt 16 --n-generate 24 --repeat 1 -q | grep ' \([1-9][0-9]*\) of \1 accepted'"
 expect 2 'give --draft ngram:K' "$weft" bench drafts -m model/demo/weft-demo-ar.gguf -q
 expect 2 'give shares from 0 to 1' "$weft" bench drafts -m model/demo/weft-demo-ar.gguf --draft ngram --accept 2
+# rows of one text touch fewer experts than those of several texts, and these fewer than by chance
+expect 0 '' bash -c "'$weft' bench experts -m $demo -q --csv | awk -F, '\$1 == 4 && \$2 > \$5 && \$2 < \$3 && \$3 < \$4 { n++ } END { exit n != 1 }'"
+expect 2 'the model has no experts' "$weft" bench experts -m tests/golden/models/ar-dense.gguf -q
 expect 2 'must be model, frontier' "$weft" bench speed -m $demo
 # each step computes its increment alone, without the cache the whole prompt, and holds as much memory either way
 steps="bench frontier -m $demo --from 128 --to 640 --step 256 --repeat 2 --n-generate 8 -q"

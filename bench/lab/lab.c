@@ -204,7 +204,7 @@ const weft_command weft_lab_commands[] = {
      "[model "
      "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|phases|arena|compare A.csv "
      "B.csv|room|drafts|kernels "
-     "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE",
+     "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile|experts] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
      "  weft bench frontier -m a.gguf --from 2048 --to 65536 --step 2048 -o now.csv --plots plots\n"
@@ -215,6 +215,7 @@ const weft_command weft_lab_commands[] = {
      "  weft bench phases -m a.gguf                     where the time of a step goes: prefill, canvas, head, soft\n"
      "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"
      "  weft bench drafts -m a.gguf --draft ngram:8 --accept 0.6,0.8 --depths 2,4,8    drafts beside none\n"
+     "  weft bench experts -m a.gguf                    experts that rows of one text touch, and of several\n"
      "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n",
      UINT32_MAX},
     {"eval", WEFT_OPENS_RUNTIME | EVAL, weft_lab_eval, "-m FILE --cases FILE",
