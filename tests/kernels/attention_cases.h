@@ -147,7 +147,7 @@ static const attention_case cases[] = {
      Q,
      0,
      false,
-     {{2, 1023, CAUSAL}, {5, 400, CAUSAL}, {9, 1019, CAUSAL}, {16, 250, CAUSAL}, {17, 1010, CAUSAL}}},
+     {{2, 1023, CAUSAL}, {13, 400, CAUSAL}, {9, 1019, CAUSAL}, {16, 250, CAUSAL}, {17, 1010, CAUSAL}}},
     {"long decode", 4, 2, 64, 16, 0, B, 0, false, {{1, 5000, CAUSAL}}},
     {"long decode, one kv head", 8, 1, 64, 32, 0, F, 0, false, {{1, 9000, CAUSAL}}},
     {"prefill", 4, 2, 64, 16, 0, B, 0, false, {{80, 0, CAUSAL}}},
