@@ -604,6 +604,8 @@ static const char *drafter_of(const char *path) {
   return "model:" WEFT_SOURCE_DIR "/model/demo/weft-demo-draft.gguf:6";
 }
 
+static uint32_t n_run;
+
 /* in_shards: the answers of one device must come from two shards too. */
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes, bool in_shards) {
   const uint64_t room = 32 << 20;
@@ -642,8 +644,10 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   }
   (void)printf("%s: %u requests, %u tokens, %u stopped\n", label, n_kinds, n_tokens, n_stopped);
   uint32_t n = n_kinds == KINDS ? sizeof variants / sizeof *variants : 1;
+  /* all on a card; else each on one of the files, or on one and a half, in turn */
+  const uint32_t stride = strcmp(backend, "cuda") == 0 ? 1 : test_amount(3, 2, 1), first = n_run++ % stride;
   by_tensor = in_shards;
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = n_kinds == KINDS ? first : 0; i < n; i += stride) {
     bool other = variants[i].drafts != NULL && strncmp(variants[i].drafts, "model:", 6) == 0;
     if (!by_tensor || !other) play_and_compare(&variants[i]); /* not every model has shards */
   }
