@@ -46,6 +46,7 @@ weft_model_limits weft_runtime_limits(const weft_runtime *rt, const weft_served_
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
   limits.nextn = m->draft_nextn;
+  limits.token_ranges = true;
   if (m->assistant != NULL && weft_model_fills_blocks(m->assistant)) limits.block_drafter = m->assistant;
   return limits;
 }

@@ -102,12 +102,13 @@ weft_status model_leave(model_step *step) {
   return status == WEFT_OK ? weft_device_mark(part->device, MARK_SENT) : status;
 }
 
-/* The rows of layer 0 in step->x. Shard 0 gives them to the others, which add them to nothing. */
+/* The rows of layer 0 in step->x: shards add the rows of their tokens, or shard 0 gives all of them and others
+ * nothing. */
 static weft_status embed_rows(model_step *step) {
   const weft_model *model = step->model;
   uint64_t n_bytes = (uint64_t)step->n_rows * model_row_width(model) * sizeof *step->x;
   weft_status status =
-      model->shard == 0 ? model->arch->embed(step) : weft_device_zero(step->part->device, step->x, n_bytes);
+      model_shards_embeds(model) ? model->arch->embed(step) : weft_device_zero(step->part->device, step->x, n_bytes);
   if (status != WEFT_OK || model->n_shards == 1) return status;
   weft_shards_array sum = {.x = step->x, .n_cols = (uint32_t)model_row_width(model)};
   return weft_shards_exchange(step->part->exchanges, model->shard, WEFT_SHARDS_SUM, &sum, 1, step->n_rows);
@@ -159,6 +160,13 @@ static weft_status keep_features(const model_step *step, uint32_t layer) {
   return status;
 }
 
+/* The cells that hold tokens lie on shard 0, which comes here when they have been written. */
+static weft_status meet_before_tokens(const model_step *step) {
+  const weft_model *model = step->model;
+  if (!model->token_ranges || step->part->first_layer > 0) return WEFT_OK;
+  return weft_shards_meet(step->part->exchanges, model->shard);
+}
+
 weft_status model_compute(model_step *step) {
   model_part *part = step->part;
   begin_rows(step);
@@ -168,7 +176,9 @@ weft_status model_compute(model_step *step) {
   step->a = part->scratch.a;
   step->kept = NULL;
   step->h_is_part = false;
-  weft_status status = step_arrays_fill(&part->arrays, step->args, part->first_layer == 0 && step->model->shard == 0);
+  weft_status status = meet_before_tokens(step);
+  bool embeds = part->first_layer == 0 && model_shards_embeds(step->model);
+  if (status == WEFT_OK) status = step_arrays_fill(&part->arrays, step->args, embeds);
   if (status == WEFT_OK) status = make_input(step);
   for (uint32_t l = part->first_layer; status == WEFT_OK && l < part->end_layer; l++) {
     weft_device_at_layer(part->device, l);

@@ -45,6 +45,31 @@ weft_rows_form layers_form(const model_step *step, weft_rows_way way, uint32_t n
   return form;
 }
 
+/* The rows of the shard's own tokens, and zeros for all others, whose place in the range is that of any row. */
+static weft_status embed_own(model_step *step, weft_embed_args *args) {
+  const model_globals *globals = &step->model->globals;
+  weft_device *device = step->part->device;
+  float *share = step->part->scratch.t; /* which nothing else uses before the first layer, as what lies behind it */
+  int32_t *row = (int32_t *)(void *)(share + args->n_rows);
+  const int32_t *shares = (const int32_t *)(const void *)globals->own_share;
+  const weft_move_args rows = {.to = row, .from = globals->own_row, .from_at = args->tokens, .n_rows = args->n_rows};
+  const weft_move_args kept = {
+      .to = (int32_t *)(void *)share, .from = shares, .from_at = args->tokens, .n_rows = args->n_rows};
+  const weft_norm_args keep = {.x = args->y,
+                               .y = args->y,
+                               .row_scale = share,
+                               .n_rows = args->n_rows,
+                               .n_cols = step->model->hyper.n_hidden,
+                               .plain = true,
+                               .x_stride = args->y_stride,
+                               .y_stride = args->y_stride};
+  args->tokens = row;
+  weft_status status = weft_move(device, &rows);
+  if (status == WEFT_OK) status = weft_move(device, &kept);
+  if (status == WEFT_OK) status = weft_embed(device, args);
+  return status == WEFT_OK ? weft_norm(device, &keep) : status;
+}
+
 weft_status layers_embed(model_step *step) {
   weft_model *model = step->model;
   weft_embed_args args = {
@@ -55,7 +80,7 @@ weft_status layers_embed(model_step *step) {
       .scale = model->hyper.embed_scale,
       .y_stride = model->hyper.n_hidden,
   };
-  return weft_embed(step->part->device, &args);
+  return model->token_ranges ? embed_own(step, &args) : weft_embed(step->part->device, &args);
 }
 
 /* ---- rows that are shared out ---- */

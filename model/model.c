@@ -17,7 +17,7 @@
 #include "model/shards.h"
 #include "model/weights_slice.h"
 
-enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
+enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 4 + 2 * WEFT_LAYERS_MAX };
 
 const char *model_where(const weft_model *model, const model_part *part, char out[48]) {
   out[0] = 0;
@@ -153,6 +153,7 @@ static weft_status judge_weights(weft_model *model, weights_loader *loader) {
   for (uint32_t i = 0; i < n; i++) loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
   loader->judging = true;
   weft_status status = model->arch->load(model, loader);
+  if (status == WEFT_OK) status = weights_token_tables(loader);
   if (status == WEFT_OK && model->shard == 0) status = weights_check_unused(loader);
   return status;
 }
@@ -163,6 +164,7 @@ static weft_status load_weights(weft_model *model, weights_loader *loader) {
   if (status != WEFT_OK) return status;
   weights_rewind(loader);
   status = model->arch->load(model, loader);
+  if (status == WEFT_OK) status = weights_token_tables(loader);
   for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
     status = weft_device_sync(placer_of(model, p)); /* what was enqueued has been read by the card */
   }
@@ -221,11 +223,6 @@ static weft_status take_parts(weft_model *model, const weft_split *split, const 
   return WEFT_OK;
 }
 
-/* Whether the shards of the last part will exchange in one call. */
-static bool ends_direct(const weft_split *split) {
-  return weft_shards_are_direct(&split->device[weft_split_last_place(split)], weft_split_shards(split));
-}
-
 /* What the keys of the file say, and which layers lie where. */
 static weft_status read_file(weft_model *model, const model_opening *opening) {
   const weft_gguf *gguf = opening->gguf;
@@ -241,9 +238,7 @@ static weft_status read_file(weft_model *model, const model_opening *opening) {
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
   if (status == WEFT_OK) status = take_parts(model, split, gguf, error);
-  bool has_tokens =
-      model->hyper.diffusion || model_first_token(model, model->shard) < model_first_token(model, model->shard + 1);
-  if (status == WEFT_OK) model->has_head = model->shard == 0 || (has_tokens && ends_direct(split));
+  if (status == WEFT_OK) model_shards_share_tokens(model, split);
   return status == WEFT_OK ? take_memory(model, gguf, error) : status;
 }
 
@@ -395,7 +390,9 @@ weft_crossed weft_model_crossed(const weft_model *model) {
 const weft_weight *weft_model_head(const weft_model *model, float *cap, float *embed_scale) {
   *cap = model->hyper.cap;
   *embed_scale = model->hyper.embed_scale;
+  static const weft_weight none;
   const model_globals *globals = &model->globals;
+  if (!model->has_head) return &none;
   if (globals->output.data != NULL) return &globals->output;
   return globals->tied_output.data != NULL ? &globals->tied_output : &globals->token_embd;
 }

@@ -28,8 +28,9 @@ typedef struct weft_model_limits {
   uint32_t rows_max;        /* rows of one step */
   uint32_t canvas_rows_max; /* how many of these may be canvas rows */
   uint32_t segments_max;
-  bool kv_8bit;            /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
-  bool unused_tensors;     /* open a file although some tensors of its layers are not used: answers may be wrong */
+  bool kv_8bit;        /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
+  bool unused_tensors; /* open a file although some tensors of its layers are not used: answers may be wrong */
+  bool token_ranges; /* nothing but a runner uses the head, so shards may have a range of the tokens each (shards.h) */
   const weft_shelf *shelf; /* where matrices are noted or found, of a model on one device; NULL: neither */
   /* Who places the weights of a model on one device: another opening of that device, which has an order of its own, so
    * that steps of other models go on there meanwhile; it outlives the model. NULL: the device itself. */
@@ -46,6 +47,7 @@ typedef struct weft_model_limits {
 /* What lies on one device: layers, or a shard of them. */
 typedef struct weft_model_part_info {
   uint32_t first_layer, end_layer;
+  uint32_t embed_first, embed_end, head_first, head_end; /* tokens of which it has rows of these matrices */
   uint64_t weight_bytes, scratch_bytes;
 } weft_model_part_info;
 
@@ -141,8 +143,8 @@ typedef struct weft_forward_args {
 } weft_forward_args;
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args);
 
-/* The output matrix on the last device, its soft cap, and the factor of embeddings (soft embeddings are scaled by it
- * too). */
+/* The output matrix on the last device, or where shards have ranges of the tokens the rows of its own, with data
+ * NULL if it has none; its soft cap, and the factor of embeddings (soft embeddings are scaled by it too). */
 const weft_weight *weft_model_head(const weft_model *model, float *cap, float *embed_scale);
 
 #ifdef __cplusplus

@@ -132,8 +132,8 @@ typedef struct model_globals {
   weft_weight pre_projection, post_projection; /* of a drafter: into its residual stream, and back out of it */
   const float *token_norm, *hidden_norm;       /* of a layer that guesses ahead: of what pre_projection reads */
   const float *per_layer_proj_norm;            /* the file's times 2^-1/2 */
-  const float *output_norm;
-  const float *self_cond_norm;
+  const float *output_norm, *self_cond_norm, *own_share; /* own_share: [n_vocab] 1 where token_embd has a row, else 0 */
+  const int32_t *own_row; /* [n_vocab] which row that is; both NULL unless shards have ranges of tokens */
   weft_weight self_cond_gate, self_cond_up, self_cond_down;
   weft_weight out_mixes; /* of the stream, after the last layer */
   const float *out_base, *out_scale;
@@ -221,7 +221,7 @@ struct weft_model {
   uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
   model_features features;
   struct weft_model *target;   /* of a drafter: whose keys it reads; NULL: it is a model */
-  bool has_head;               /* of a shard: it has the output matrix */
+  bool has_head, token_ranges; /* of a shard: it has the output matrix; shards have ranges of tokens (shards.h) */
   struct model_shards *others; /* of shard 0: the other shards and their threads (model/shards.h) */
 };
 

@@ -26,6 +26,7 @@ struct model_shards {
   pthread_mutex_t mutex; /* of everything below */
   pthread_cond_t has_step, has_ended;
   weft_forward_args args; /* a copy: shard 0 writes to what the caller gave */
+  bool share_alone;       /* of a step that they have computed */
   uint64_t n_steps;
   uint32_t n_running;
   bool closing;
@@ -57,7 +58,6 @@ static weft_status compute_step(other_shard *other, weft_forward_args *args) {
   weft_status status = WEFT_OK;
   model_begin(other->model, args, &step);
   for (uint32_t p = 0; p < other->model->n_parts && status == WEFT_OK; p++) status = compute_part(other, &step, p);
-  if (status != WEFT_OK) break_exchanges(other->shards);
   return status;
 }
 
@@ -71,8 +71,11 @@ static void *run_other(void *self) {
     if (s->closing) break;
     n_done = s->n_steps;
     weft_forward_args args = s->args;
+    bool share_alone = s->share_alone;
     (void)pthread_mutex_unlock(&s->mutex);
-    weft_status status = compute_step(other, &args);
+    weft_status status =
+        share_alone ? args.share(args.share_self, other->model->shard, NULL) : compute_step(other, &args);
+    if (status != WEFT_OK) break_exchanges(s);
     (void)pthread_mutex_lock(&s->mutex);
     other->status = status;
     if (--s->n_running == 0) (void)pthread_cond_signal(&s->has_ended);
@@ -81,14 +84,23 @@ static void *run_other(void *self) {
   return NULL;
 }
 
-void model_shards_start(model_shards *s, const weft_forward_args *args) {
+static void start_others(model_shards *s, const weft_forward_args *args, bool share_alone) {
   if (s == NULL) return;
   (void)pthread_mutex_lock(&s->mutex);
   s->args = *args;
+  s->share_alone = share_alone;
   s->n_running = s->n_others;
   s->n_steps += 1;
   (void)pthread_cond_broadcast(&s->has_step);
   (void)pthread_mutex_unlock(&s->mutex);
+}
+
+void model_shards_start(model_shards *s, const weft_forward_args *args) {
+  start_others(s, args, false);
+}
+
+void model_shards_start_share(model_shards *s, const weft_forward_args *args) {
+  start_others(s, args, true);
 }
 
 weft_status model_shards_join(model_shards *s, weft_status status) {
@@ -124,6 +136,33 @@ bool model_shards_in_graphs(const weft_model *model) {
   for (uint32_t p = 0; p < model->n_parts && model->n_shards > 1; p++)
     all = all && weft_shards_in_graphs(model->part[p].exchanges);
   return all;
+}
+
+static bool is_direct(const weft_split *split, uint32_t part) {
+  return weft_shards_are_direct(&split->device[weft_split_place(split, part, 0)], weft_split_shards(split));
+}
+
+static void note_tokens(const weft_model *model, const weft_split *split, weft_model_info *info) {
+  uint32_t first = model_first_token(model, model->shard), end = model_first_token(model, model->shard + 1);
+  bool one_has_all = !model->token_ranges && model->shard == 0, has_all = one_has_all || model->hyper.diffusion;
+  weft_model_part_info *begin = &info->part[model->shard];
+  weft_model_part_info *last = &info->part[weft_split_last_place(split) + model->shard];
+  if (one_has_all || model_shards_embeds(model)) {
+    begin->embed_first = one_has_all ? 0 : first;
+    begin->embed_end = one_has_all ? model->hyper.n_vocab : end;
+  }
+  if (!model->has_head) return;
+  last->head_first = has_all ? 0 : first;
+  last->head_end = has_all ? model->hyper.n_vocab : end;
+}
+
+void model_shards_share_tokens(weft_model *model, const weft_split *split) {
+  const uint32_t last = weft_split_stages(split) - 1;
+  bool canvases = model->hyper.diffusion, ends_direct = model->n_shards > 1 && is_direct(split, last);
+  bool has_tokens = model_first_token(model, model->shard) < model_first_token(model, model->shard + 1);
+  model->has_head = model->shard == 0 || ((canvases || has_tokens) && ends_direct);
+  model->token_ranges = model->limits.token_ranges && ends_direct && !canvases && is_direct(split, 0);
+  note_tokens(model, split, &model->info);
 }
 
 bool model_shards_end_direct(const weft_model *model) {

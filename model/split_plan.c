@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/shards.h"
 #include "model/hyper.h"
 #include "model/models.h"
 
@@ -146,10 +147,17 @@ static bool is_shared_out(const model_hyper *hyper, const char *name, uint32_t l
   return false;
 }
 
+/* Whether shards have ranges of the tokens each, as those of a server have (model/shards.h). */
+static bool has_ranges(const model_hyper *hyper, const weft_split *split) {
+  uint32_t n = weft_split_shards(split);
+  bool may = n > 1 && !hyper->diffusion && weft_shards_are_direct(split->device, n);
+  return may && weft_shards_are_direct(&split->device[weft_split_last_place(split)], n);
+}
+
 static void count_bytes(const weft_gguf *gguf, const weft_split *split, const model_hyper *hyper, weft_split_ask *ask,
                         uint64_t *before) {
   const weft_device *device = split->device[0];
-  uint32_t n_shards = weft_split_shards(split);
+  uint32_t n_shards = weft_split_shards(split), n_tables = has_ranges(hyper, split) ? 1 : n_shards;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     uint32_t layer = layer_of(tensor->name);
@@ -159,8 +167,9 @@ static void count_bytes(const weft_gguf *gguf, const weft_split *split, const mo
     if (layer < ask->n_layers)
       before[layer + 1] += n_bytes * (is_shared_out(hyper, tensor->name, layer) ? 1 : n_shards);
     if (layer != UINT32_MAX) continue;
-    if (!is_head) ask->first_bytes += n_bytes * n_shards; /* shard 0 alone has it; the others leave as much free */
-    if (is_head || is_embedding) ask->last_bytes += n_bytes * n_shards;
+    uint64_t n_all = n_bytes * (is_head || is_embedding ? n_tables : n_shards); /* the others leave as much free */
+    if (!is_head) ask->first_bytes += n_all;
+    if (is_head || is_embedding) ask->last_bytes += n_all;
   }
   for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
 }
@@ -190,6 +199,27 @@ static void share_heads(model_hyper *hyper, uint32_t n_shards) {
     uint32_t n = hyper->n_kv_heads[l];
     hyper->n_kv_heads[l] = n < n_shards ? 1 : n / n_shards;
   }
+}
+
+static bool can_lie_in(const model_hyper *hyper, uint32_t n) {
+  bool can = hyper->n_per_layer == 0 && hyper->latent.n_streams == 0 && hyper->delta.n_v_heads == 0;
+  for (uint32_t l = 0; l < hyper->n_layers && can; l++) {
+    uint32_t n_kv = hyper->n_kv_heads[l];
+    can = hyper->keys_of[l] == 0 && hyper->n_heads % n == 0 && (n_kv % n == 0 || n % n_kv == 0);
+    can = can && (hyper->moe[l] ? hyper->n_experts >= n : hyper->n_ff[l] % n == 0 && hyper->n_hidden % n == 0);
+  }
+  return can;
+}
+
+uint32_t weft_split_shardings(const weft_gguf *gguf) {
+  const model_arch *arch;
+  model_hyper *hyper = weft_alloc(1, sizeof *hyper);
+  uint32_t bits = 1;
+  if (hyper != NULL && model_hyper_read(gguf, &arch, hyper, NULL) == WEFT_OK) {
+    for (uint32_t n = 2; n <= WEFT_DEVICES_MAX; n++) bits |= can_lie_in(hyper, n) ? 1u << (n - 1) : 0;
+  }
+  weft_free(hyper);
+  return bits;
 }
 
 /* The bytes that a part has room for, its fullest device being one of n_shards; 0: no bound. */

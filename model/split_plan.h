@@ -49,6 +49,9 @@ typedef struct weft_split_reason {
 /* Bytes of a file's weights on devices, and of the integers that the device keeps of them besides. */
 void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers);
 
+/* In how many shards a file's model can lie, as bits N - 1 (model/weights_slice.h); 1 where its keys cannot be read. */
+uint32_t weft_split_shardings(const weft_gguf *gguf);
+
 /* Plans the cut of a file's model: by `ratio` [parts] of layers, or with ratio NULL by work, the head of a diffusion
  * model counting as a fifth of its layers, that of others as a fifteenth. Without a ratio, room [n_devices] (bytes for
  * weights on each device; 0: not bounded) goes before balance, unless there is no cut with room. What the shards of a

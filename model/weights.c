@@ -522,16 +522,9 @@ static const weft_gguf_tensor *find_tensor(const weights_loader *loader, const t
   return weft_gguf_tensor_find(loader->gguf, name);
 }
 
-/* A token embedding that is the head too, on two devices. */
-static bool is_tied_apart(const weights_loader *loader) {
-  const model_part *part = loader->model->part;
-  if (part[loader->model->n_parts - 1].device == part[0].device) return false;
-  return weft_gguf_tensor_find(loader->gguf, "output.weight") == NULL;
-}
-
 static bool is_read(const weights_loader *loader, tensor_need need, uint32_t layer) {
   const model_hyper *hyper = &loader->model->hyper;
-  if (need == NEED_TIED) return is_tied_apart(loader);
+  if (need == NEED_TIED) return weights_tied_apart(loader);
   if (layer == UINT32_MAX) return true;
   if (need == NEED_MOE || need == NEED_MOE_NEVER) return hyper->moe[layer];
   if (need == NEED_DELTA || need == NEED_ATTENTION) return hyper->delta.layer[layer] == (need == NEED_DELTA);
@@ -580,19 +573,11 @@ static bool is_scale_of_none(const weights_loader *loader, const tensor_row *row
   return weft_gguf_tensor_find(loader->gguf, name) == NULL;
 }
 
-/* Whether the head multiplies by the tensor. */
-static bool is_of_head(const weights_loader *loader, const tensor_row *row) {
-  bool tied = weft_gguf_tensor_find(loader->gguf, "output.weight") == NULL;
-  size_t field = tied ? offsetof(model_globals, token_embd) : offsetof(model_globals, output);
-  if (is_tied_apart(loader)) field = offsetof(model_globals, tied_output);
-  return row->kind == TENSOR_MATRIX && row->field == field;
-}
-
-/* What is judged and not placed. What is of no layer lies on shard 0, the head on every shard that has one. */
+/* What is judged and not placed. */
 static bool is_passed_over(const weights_loader *loader, const tensor_row *row, uint32_t layer, const char *into) {
   const weft_model *model = loader->model;
   const model_hyper *hyper = &model->hyper;
-  if (layer == UINT32_MAX && model->shard > 0 && !(model->has_head && is_of_head(loader, row))) return true;
+  if (layer == UINT32_MAX && !weights_shard_has(loader, row)) return true;
   if (row->kind == TENSOR_INPUT_SCALE || is_spare(hyper, row->need, layer)) return true;
   return row->kind == TENSOR_SCALE && ((const weft_weight *)(const void *)(into + row->field))->data == NULL;
 }
@@ -625,7 +610,7 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
   uint64_t n_before = loader->n_bytes_held;
   if (status == WEFT_OK && !is_passed_over(loader, row, layer, into))
     status = place_tensor(loader, tensor, row, layer, into);
-  if (layer != UINT32_MAX)
+  if (layer != UINT32_MAX || loader->model->token_ranges)
     loader->n_bytes_held += (loader->n_bytes_held - n_before) * (loader->model->n_shards - 1 - loader->model->shard);
   if (status != WEFT_OK) return status;
   mark_used(loader, tensor);

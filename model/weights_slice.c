@@ -2,7 +2,9 @@
 #include "model/weights_slice.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 
+#include "base/memory.h"
 #include "model/shards.h"
 
 weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_error *error) {
@@ -38,6 +40,51 @@ weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_e
   return WEFT_OK;
 }
 
+bool weights_tied_apart(const weights_loader *loader) {
+  const model_part *part = loader->model->part;
+  if (part[loader->model->n_parts - 1].device == part[0].device) return false;
+  return weft_gguf_tensor_find(loader->gguf, "output.weight") == NULL;
+}
+
+/* Whether the head multiplies by the tensor. */
+static bool is_of_head(const weights_loader *loader, const tensor_row *row) {
+  bool tied = weft_gguf_tensor_find(loader->gguf, "output.weight") == NULL;
+  size_t field = tied ? offsetof(model_globals, token_embd) : offsetof(model_globals, output);
+  if (weights_tied_apart(loader)) field = offsetof(model_globals, tied_output);
+  return row->kind == TENSOR_MATRIX && row->field == field;
+}
+
+bool weights_shard_has(const weights_loader *loader, const tensor_row *row) {
+  const weft_model *model = loader->model;
+  bool is_table = row->kind == TENSOR_MATRIX && row->dim[1] == DIM_VOCAB;
+  if (model->shard == 0 || (model->has_head && is_of_head(loader, row))) return true;
+  return is_table && model->token_ranges && model_shards_embeds(model);
+}
+
+weft_status weights_token_tables(weights_loader *loader) {
+  weft_model *model = loader->model;
+  const uint32_t n = model->hyper.n_vocab, first = model_first_token(model, model->shard);
+  if (!model->token_ranges || !model_shards_embeds(model)) return WEFT_OK;
+  int32_t *row = weft_alloc(n, sizeof *row);
+  float *share = weft_alloc(n, sizeof *share);
+  const float *rows = NULL;
+  weft_status status = WEFT_OK;
+  if (row == NULL || share == NULL)
+    status = weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    bool is_own = i >= first && i < model_first_token(model, model->shard + 1);
+    row[i] = is_own ? (int32_t)(i - first) : 0;
+    share[i] = is_own ? 1.0f : 0.0f;
+  }
+  weights_at_layer(loader, UINT32_MAX);
+  if (status == WEFT_OK) status = weights_vector(loader, (const float *)(const void *)row, n, &rows);
+  if (status == WEFT_OK) status = weights_vector(loader, share, n, &model->globals.own_share);
+  model->globals.own_row = (const int32_t *)(const void *)rows;
+  weft_free(row);
+  weft_free(share);
+  return status;
+}
+
 typedef struct range {
   uint64_t first, n;
 } range;
@@ -65,10 +112,12 @@ static range cut_experts(const weft_model *model) {
   return (range){first, model_first_expert(model, model->shard + 1) - first};
 }
 
-/* The rows of the output matrix that stand for a shard's tokens; all of them where rows of a step are shared out. */
+/* The rows of the output matrix, or of the embedding, that stand for a shard's tokens; all of them where shard 0 has
+ * these matrices, or rows of a step are shared out. */
 static range cut_tokens(const weft_model *model) {
   uint32_t first = model_first_token(model, model->shard);
-  if (model->shard == 0 || model->hyper.diffusion) return (range){0, model->hyper.n_vocab};
+  bool has_all = model->shard == 0 && !model->token_ranges;
+  if (has_all || model->hyper.diffusion) return (range){0, model->hyper.n_vocab};
   return (range){first, model_first_token(model, model->shard + 1) - first};
 }
 

@@ -19,8 +19,14 @@ typedef struct weights_slice {
 /* The model's n_heads and n_kv_heads, which are those of the file, become those of a shard. INVALID or UNSUPPORTED, with a
  * line that names the number, where the model cannot be shared out so. */
 weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_error *error);
-/* The slice of the model's own shard. layer UINT32_MAX: of no layer, so whole, but for the output matrix of a shard
- * behind the first: the rows of its tokens, where the model has no canvases. Errors, with a line: INVALID, where a
+/* A token embedding that is the head too, on two devices. */
+bool weights_tied_apart(const weights_loader *loader);
+/* Whether the model's own shard has a tensor of no layer: shard 0 has all, others what stands for tokens. */
+bool weights_shard_has(const weights_loader *loader, const tensor_row *row);
+/* Places what tells a shard with a range of tokens which row of its embedding is whose; else nothing. NO_MEMORY. */
+weft_status weights_token_tables(weights_loader *loader);
+/* The slice of the model's own shard. layer UINT32_MAX: of no layer, so whole, but for the matrices of
+ * tokens (model/shards.h). Errors, with a line: INVALID, where a
  * dimension cannot be shared out evenly. */
 weft_status weights_slice_of(const weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
                              uint32_t layer, weights_slice *out);

@@ -47,7 +47,7 @@
 #include "scheduler/visit.h"
 
 enum {
-  WEFT_STAGES_MAX = 8,                   /* of a runner */
+  WEFT_STAGES_MAX = 16,                  /* of a runner: each of as many devices as a start takes */
   WEFT_FLIGHT_MAX = WEFT_STAGES_MAX + 1, /* plans submitted and not landed, at most */
   /* Steps in a row of lanes that were called out of their turn. A tenant of weight w among W that calls one lane all the
    * time has its share of the steps as long as w / W is no more than WEFT_CALLS_MAX / (WEFT_CALLS_MAX + 1). */

@@ -31,12 +31,21 @@ static bool is_full(weft_device *device, uint64_t n_bytes, weft_status status) {
   return !weft_device_get_info(device)->host_memory || weft_device_memory_left(device) < n_bytes;
 }
 
+/* Whether the devices whose ops use what is at home there, the last part's shards, reach the first device. */
+static bool reach_first(const runner_memory *m, weft_device *home) {
+  weft_device *first = m->split->device[0];
+  bool all = home != first;
+  for (uint32_t i = 0; i < weft_split_shards(m->split); i++)
+    all = all && weft_device_reaches(m->split->device[weft_split_last_place(m->split) + i], first);
+  return all;
+}
+
 static weft_status find_room(runner_memory *m, weft_device *home, uint64_t n_bytes, runner_piece *out) {
   weft_device *first = m->split->device[0];
   *out = (runner_piece){.n_bytes = n_bytes, .from = home};
   weft_status status = weft_device_alloc(home, n_bytes, &out->memory);
   if (!is_full(home, n_bytes, status)) return status;
-  if (home != first && weft_device_reaches(home, first)) {
+  if (reach_first(m, home)) {
     out->from = first;
     status = weft_device_alloc(first, n_bytes, &out->memory);
     if (status == WEFT_OK) m->n_bytes_first += n_bytes;

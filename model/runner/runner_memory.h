@@ -2,7 +2,7 @@
 /* The device memory of a runner, and where it lies when its device is full.
  *
  * Law. Each buffer has a home: the device whose ops use it. Where the home has no room for it, it goes to the first
- * device of the split, if ops of the home reach that one's memory; and where that has no room either, to host memory
+ * device of the split, if ops of the home, and of the shards beside it, reach that one's memory; and where that has no room either, to host memory
  * that all devices reach. Answers have the same bits; steps are slower, and runner_memory_tell says so. What one device
  * sends to another lies at its home on both sides; from or to any other place the sender copies, in the same order
  * (runner_memory_is_sent). A device error is no lack of room. On ref and cpu only a bound (memory_bytes_max) leads to

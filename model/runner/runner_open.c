@@ -215,8 +215,10 @@ static weft_status open_device(device_runner *r) {
   float some = 0.0f, *soft = r->counts && r->canvas_length > 0 ? &some : r->d_soft; /* that there are any is asked */
   weft_head_stats_args stats = {
       .weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = soft, .soft_stride = r->n_hidden};
+  weft_weight all = *r->head; /* which may be a range of it */
+  all.n_out = r->info.n_vocab;
   weft_head_rows_args rows = {
-      .weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden, .logits_stride = r->info.n_vocab};
+      .weight = &all, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden, .logits_stride = r->info.n_vocab};
   weft_sample_args sample = {.n_rows = r->logit_rows_max, .n_vocab = r->info.n_vocab};
   weft_canvas_args canvas = {.n_rows = r->config.limits.segments_max, .n = r->canvas_length};
   weft_classes_args classes = {

@@ -115,8 +115,14 @@ static bool ask_row(device_runner *r, const drawing_row *drawing, uint32_t j, as
 }
 
 weft_status runner_make_logits(device_runner *r, const float *h, float *logits, uint32_t n) {
+  const weft_weight *ranges = runner_share_ranges(r->share);
+  if (h != NULL && ranges != NULL) {
+    weft_status status = runner_share_logits(r->share, (uint32_t)((uint64_t)(h - r->d_hidden) / r->n_hidden), n);
+    if (status != WEFT_OK) return status;
+    h = NULL;
+  }
   weft_head_rows_args rows = {.h = h,
-                              .weight = r->head,
+                              .weight = ranges != NULL ? ranges : r->head,
                               .logits = logits,
                               .bad = r->d_bad,
                               .n_rows = n,

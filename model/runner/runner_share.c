@@ -22,6 +22,7 @@ typedef struct share_range {
 
 typedef struct share_shard {
   weft_device *device;
+  const float *hidden;     /* of the last step */
   const weft_weight *head; /* NULL: it has none of the vocabulary, and no canvases */
   int32_t *d_inputs;
   uint32_t *d_allowed;
@@ -34,7 +35,9 @@ struct runner_share {
   device_runner *runner;
   const runner_outputs *outputs; /* of the step that is being enqueued */
   uint32_t n_made;               /* rows of it that need their logits, whose products shards make */
+  uint32_t rows_first, rows_n;   /* of its outputs, of which they make products after it */
   uint32_t n;                    /* shards behind the first */
+  weft_weight whole;             /* the output matrix's shape */
   uint32_t kept_rows, stride;    /* of logits that a range keeps */
   uint64_t n_bytes;
   void *d_chunks;                      /* of kept_rows rows, on the last device */
@@ -84,14 +87,6 @@ static uint64_t range_bytes(const device_runner *r, weft_device *device, const w
   return product_bytes(r, device, head) + (uint64_t)kept_rows_of(r) * stride_of(r->config.model) * sizeof(float);
 }
 
-/* What shards write goes to buffers of the last device, which may have found room on the first one alone. */
-static bool reach_buffers(const device_runner *r) {
-  bool all = true;
-  for (uint32_t i = 1; i < weft_split_shards(r->split); i++)
-    all = all && weft_device_reaches(r->split->device[weft_split_last_place(r->split) + i], r->first);
-  return all || r->memory.n_bytes_first == 0;
-}
-
 uint64_t runner_share_scratch(const device_runner *r) {
   return model_shards_end_direct(r->config.model) ? range_bytes(r, r->last, r->head) : 0;
 }
@@ -113,7 +108,7 @@ static void open_range(runner_share *share, uint32_t shard, weft_device *device,
   const device_runner *r = share->runner;
   const weft_model *model = r->config.model;
   uint32_t token = model_first_token(model, shard);
-  bool whole = shard == 0 || r->canvas_length > 0;
+  bool whole = r->canvas_length > 0 || (shard == 0 && !model->token_ranges);
   share_range *range = &share->range[shard];
   *range = (share_range){.first = whole ? token : 0,
                          .token = token,
@@ -158,11 +153,13 @@ static weft_status open_shard(runner_share *share, uint32_t shard, uint64_t inpu
 weft_status runner_share_open(device_runner *r, uint64_t inputs_words, runner_share **out) {
   const weft_model *model = r->config.model;
   *out = NULL;
-  if (!model_shards_end_direct(model) || !reach_buffers(r)) return WEFT_OK;
+  if (!model_shards_end_direct(model)) return WEFT_OK;
   runner_share *share = weft_alloc(1, sizeof *share);
   if (share == NULL) return WEFT_E_NO_MEMORY;
   *out = share;
   share->runner = r;
+  share->whole = *r->head;
+  share->whole.n_out = r->info.n_vocab;
   share->kept_rows = kept_rows_of(r);
   share->stride = stride_of(model);
   uint64_t chunk_bytes = (uint64_t)share->kept_rows * chunks_of(r->info.n_vocab) * WEFT_HEAD_CHUNK_BYTES;
@@ -223,17 +220,18 @@ static void count_rows_sent(const device_runner *r, uint32_t n) {
 
 /* ---- a step by the vocabulary ---- */
 
-/* The products with a range of the rows that need their logits, which come first, to the first device. */
-static weft_status make_products(const runner_share *share, const share_range *range, const runner_head *head) {
+/* The products with a range of n rows from `first` of the step's outputs, to rows from `to` on of the first device. */
+static weft_status make_products(const runner_share *share, const share_range *range, const runner_head *head,
+                                 uint32_t first, uint32_t n, uint32_t to) {
   const device_runner *r = share->runner;
-  weft_head_part_args args = {.h = head->hidden,
+  weft_head_part_args args = {.h = head->hidden + (uint64_t)first * r->n_hidden,
                               .weight = head->weight,
                               .first = range->first,
                               .n_tokens = range->n_tokens,
                               .token = range->token,
                               .n_vocab = r->info.n_vocab,
-                              .logits = r->d_logits + range->token,
-                              .n_rows = share->n_made,
+                              .logits = r->d_logits + (uint64_t)to * r->info.n_vocab + range->token,
+                              .n_rows = n,
                               .h_stride = r->n_hidden,
                               .logits_stride = r->info.n_vocab,
                               .scratch = range->scratch,
@@ -284,7 +282,7 @@ weft_status runner_share_tokens(runner_share *share, uint32_t shard, const runne
   uint32_t first = 0, n_plain = share->outputs->n_plain;
   weft_shards *exchanges = exchanges_of(share->runner);
   bool has_some = range->n_tokens > 0;
-  weft_status status = has_some ? make_products(share, range, head) : WEFT_OK;
+  weft_status status = has_some ? make_products(share, range, head, 0, share->n_made, 0) : WEFT_OK;
   do {
     uint32_t left = n_plain - first, n = left < share->kept_rows ? left : share->kept_rows;
     if (status == WEFT_OK && first > 0) status = weft_shards_meet(exchanges, shard);
@@ -300,13 +298,63 @@ bool runner_share_made(const runner_share *share) {
   return share != NULL && share->n_made > 0;
 }
 
-/* What the others will send of chunks and of products. */
-static void count_tokens_sent(const runner_share *share) {
+/* What the others will send of chunks of n_plain rows and of products of n_made. */
+static void count_tokens_sent(const runner_share *share, uint64_t n_plain, uint64_t n_made) {
   const device_runner *r = share->runner;
   uint64_t n_tokens = r->info.n_vocab - share->range[0].n_tokens;
-  uint64_t chunks = (uint64_t)share->outputs->n_plain * chunks_of((uint32_t)n_tokens) * WEFT_HEAD_CHUNK_BYTES;
-  uint64_t n_bytes = chunks + share->n_made * n_tokens * sizeof(float);
+  uint64_t chunks = n_plain * chunks_of((uint32_t)n_tokens) * WEFT_HEAD_CHUNK_BYTES;
+  uint64_t n_bytes = chunks + n_made * n_tokens * sizeof(float);
   (void)__atomic_fetch_add(&r->config.model->crossed.tokens, n_bytes, __ATOMIC_RELAXED);
+}
+
+/* ---- after a step ---- */
+
+const weft_weight *runner_share_ranges(const runner_share *share) {
+  return share != NULL && share->runner->config.model->token_ranges ? &share->whole : NULL;
+}
+
+static runner_head head_of(const share_shard *s) {
+  return (runner_head){.device = s->device,
+                       .weight = s->head,
+                       .hidden = s->hidden,
+                       .inputs = s->d_inputs,
+                       .allowed_of = s->d_allowed == NULL ? NULL : s->allowed_of,
+                       .scratch = s->d_scratch,
+                       .scratch_bytes = s->scratch_bytes};
+}
+
+/* As many rows at a time as the scratch of a range has room for. All meet before, so that the first device has read
+ * what was in its logits, and when they are done. */
+static weft_status make_rows(const runner_share *share, uint32_t shard, const runner_head *head) {
+  const share_range *range = &share->range[shard];
+  const device_runner *r = share->runner;
+  uint32_t n_made = made_rows_of(r), most = n_made > share->kept_rows ? n_made : share->kept_rows;
+  weft_shards *exchanges = exchanges_of(r);
+  weft_status status = weft_shards_meet(exchanges, shard);
+  for (uint32_t at = 0, n; at < share->rows_n && range->n_tokens > 0 && status == WEFT_OK; at += n) {
+    n = share->rows_n - at < most ? share->rows_n - at : most;
+    status = make_products(share, range, head, share->rows_first + at, n, at);
+  }
+  return status == WEFT_OK ? weft_shards_meet(exchanges, shard) : status;
+}
+
+/* On the thread of a shard behind the first. */
+static weft_status share_rows(void *self, uint32_t shard, const float *hidden) {
+  const runner_share *share = self;
+  const runner_head head = head_of(&share->shard[shard - 1]);
+  (void)hidden;
+  return make_rows(share, shard, &head);
+}
+
+weft_status runner_share_logits(runner_share *share, uint32_t first, uint32_t n) {
+  const device_runner *r = share->runner;
+  const weft_forward_args args = {.share = share_rows, .share_self = share};
+  const runner_head own = {.device = r->last, .weight = r->head, .hidden = r->d_hidden};
+  share->rows_first = first;
+  share->rows_n = n;
+  count_tokens_sent(share, 0, n);
+  model_shards_start_share(r->config.model->others, &args);
+  return model_shards_join(r->config.model->others, make_rows(share, 0, &own));
 }
 
 /* ---- a step ---- */
@@ -317,13 +365,8 @@ static weft_status share_head(void *self, uint32_t shard, const float *hidden) {
   device_runner *r = share->runner;
   const runner_outputs *o = share->outputs;
   share_shard *s = &share->shard[shard - 1];
-  runner_head head = {.device = s->device,
-                      .weight = s->head,
-                      .hidden = hidden,
-                      .inputs = s->d_inputs,
-                      .allowed_of = s->d_allowed == NULL ? NULL : s->allowed_of,
-                      .scratch = s->d_scratch,
-                      .scratch_bytes = s->scratch_bytes};
+  s->hidden = hidden;
+  const runner_head head = head_of(s);
   weft_status status = s->head == NULL ? WEFT_OK : runner_upload_inputs(r, o, s->device, s->d_inputs);
   if (status != WEFT_OK) return status;
   if (o->n_canvas_rows == 0) return runner_share_tokens(share, shard, &head);
@@ -338,12 +381,15 @@ bool runner_share_step(runner_share *share, const runner_outputs *o, weft_forwar
   bool by_rows = o->n_canvas_rows > 0;
   share->outputs = o;
   share->n_made = !by_rows && o->n_logits <= made_rows_of(share->runner) ? o->n_logits : 0;
-  if (by_rows ? o->n_held > 0 : o->n_plain + share->n_made == 0) return false;
+  bool is_shared = by_rows ? o->n_held == 0 : o->n_plain + share->n_made > 0;
+  bool come_after =
+      runner_share_ranges(share) != NULL && o->n_logits + o->n_scored > 0; /* of what lies where it does now */
+  if (!is_shared && !come_after) return false;
   args->share = share_head;
   args->share_self = share;
   if (by_rows)
     count_rows_sent(share->runner, o->n_plain + o->n_canvas_rows);
   else
-    count_tokens_sent(share);
+    count_tokens_sent(share, o->n_plain, share->n_made);
   return true;
 }

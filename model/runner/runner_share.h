@@ -5,13 +5,16 @@
  * copy of the output matrix. Other steps are shared out by the vocabulary: each shard makes the products of all rows
  * with the rows of its tokens, which is all that a model without canvases has of the matrix there. Of plain rows what
  * is known of chunks goes to the first device, which joins them and looks drawn tokens up in the logits of whoever has
- * them (kernels/head_parts.h); of few rows that need their logits the products do.
+ * them (kernels/head_parts.h); of few rows that need their logits the products do. Of many such rows, and of scored
+ * rows, the products are made after the step, for as many rows at a time as logits have room (runner_share_logits),
+ * where no device has the whole matrix (model/shards.h, token ranges).
  *
  * Law: shards have the same hidden rows, and a row's numbers depend on that row alone, and a chunk's on that chunk: so
- * they are those that the first device would have made. All else (canvases that are held to a format, many rows that
- * need their logits, scored rows), and what comes after, is done on the first device, which has the whole matrix. What
- * it does after runner_share_meet comes after what the others wrote. A shard writes to logits of its own, or to the
- * first device, only behind an exchange that the first device came to when it had read what was there. */
+ * they are those that the first device would have made. All else (canvases that are held to a format, and where the
+ * first device has the whole matrix many rows that need their logits and scored rows), and what comes after, is done on
+ * the first device. What it does after runner_share_meet comes after what the others wrote. A shard writes to logits of
+ * its own, or to the first device, only behind an exchange that the first device came to when it had read what was
+ * there. */
 #ifndef WEFT_MODEL_RUNNER_RUNNER_SHARE_H
 #define WEFT_MODEL_RUNNER_RUNNER_SHARE_H
 
@@ -59,6 +62,12 @@ void runner_share_rows(const device_runner *r, uint32_t n, uint32_t shard, uint3
 weft_status runner_share_meet(const device_runner *r);
 /* Of a step without: what a shard does; shard 0 then has the statistics of all plain rows. */
 weft_status runner_share_tokens(runner_share *share, uint32_t shard, const runner_head *head);
+/* Where no device has the whole matrix, its shape, for ops that read none of its numbers; else NULL. share may be
+ * NULL. */
+const weft_weight *runner_share_ranges(const runner_share *share);
+/* Then, after a step: the products of rows [first, first + n) of its outputs, n at most logit_rows_max, into
+ * d_logits. */
+weft_status runner_share_logits(runner_share *share, uint32_t first, uint32_t n);
 /* Whether the products of all rows of the step that need their logits are in d_logits. share may be NULL. */
 bool runner_share_made(const runner_share *share);
 

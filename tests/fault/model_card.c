@@ -7,6 +7,7 @@
 #include "model/runner/device_runner.h"
 #include "tests/support/fake_card.h"
 #include "tests/support/split_of.h"
+#include "tests/support/wide_model.h"
 
 static void need(bool holds, const char *what, uint64_t site) {
   if (holds) return;
@@ -16,7 +17,7 @@ static void need(bool holds, const char *what, uint64_t site) {
 
 /* Opens and closes everything; the first status that is not OK. */
 static weft_status open_all(const weft_gguf *gguf, const weft_split *split, weft_error *error) {
-  weft_model_limits limits = {.rows_max = 64, .canvas_rows_max = 64, .segments_max = 8};
+  weft_model_limits limits = {.rows_max = 64, .canvas_rows_max = 64, .segments_max = 8, .token_ranges = true};
   weft_model *model = NULL;
   weft_kv_store *store = NULL;
   weft_runner *runner = NULL;
@@ -120,6 +121,16 @@ static uint64_t refuse_calls(const weft_gguf *gguf, uint64_t stride) {
   }
 }
 
+/* Three cards, each with a range of the tokens. */
+static void refuse_ranges(void) {
+  weft_gguf *gguf;
+  weft_error error = {{0}};
+  need(weft_gguf_open(wide_model_file("ranges", false, true), &gguf, &error) == WEFT_OK, error.text, 0);
+  need(refuse_allocations(gguf, 3, 2, 3) > 15, "too few of three shards", 0);
+  weft_gguf_close(gguf);
+  gguf_edit_clean();
+}
+
 /* Two shards that add up in one call, with a head each: alone, and as parts of four and of eight cards, where the last
  * part has the heads. */
 static void refuse_shards(void) {
@@ -137,6 +148,7 @@ static void refuse_shards(void) {
   need(n_cut > 10 && n_head > 15 && n_eight > 10, "too few of parts of shards", 0);
   need(n_moved > 5, "no buffer of the part with the head went to the first card", 0);
   weft_gguf_close(gguf);
+  refuse_ranges();
 }
 
 int main(void) {

@@ -123,6 +123,7 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
     memcpy(r->split[i].device, opened, sizeof opened);
     weft_model_limits own = *limits;
     own.nextn = o->nextn && i + 1 == o->n_models;
+    own.token_ranges = true;
     if (i + 1 == o->n_models && r->assistant_gguf != NULL && weft_model_fills_blocks(r->assistant_gguf))
       own.block_drafter = r->assistant_gguf;
     rig_need(weft_model_open(r->gguf[i], &r->split[i], &own, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
