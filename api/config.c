@@ -210,7 +210,7 @@ static const weft_option product_rows[] = {
      "share the layers of each model out to these devices, as 0,1 [one device]"},
     {"split", 0, DEVICE, RUNTIME | WEIGHTS, TEXT_OR(split, "auto"), "auto|layer|tensor|replicas",
      "with several devices: layers on each, each layer on all, or the model on each; tensor:N,layer:M is M parts of N; "
-     "auto is layer"},
+     "auto is what is expected to be fastest of these but for the last"},
     {"split-ratio", 0, DEVICE, RUNTIME | WEIGHTS, TEXT(split_ratio), "X,X",
      "how many layers each device gets, in relation to the others, as 7,3 [planned by work and memory]"},
     {"no-peer-access", 0, DEVICE, RUNTIME, FLAG(no_peer_access), NULL,

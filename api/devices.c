@@ -2,9 +2,12 @@
 #include "api/devices.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/split_choice.h"
+#include "base/memory.h"
 #include "base/range.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -280,6 +283,63 @@ static bool chooses_by_file(const weft_open_options *options) {
   return options->precision != NULL && strcmp(options->precision, "auto") == 0;
 }
 
+/* ---- --split auto ---- */
+
+/* Equal cards; n 0: they are none. */
+static split_machine machine_of(const weft_devices *devices, weft_gguf *const *gguf, uint32_t n_files) {
+  const weft_device_info *first = weft_device_get_info(devices->device[0]);
+  split_machine m = {.n = devices->n,
+                     .set = CARD_SETS,
+                     .memory_rate = first->memory_rate,
+                     .product_rate = first->product_rate,
+                     .memory_bytes = first->memory_free_bytes,
+                     .direct = true,
+                     .shards = UINT32_MAX};
+  for (uint32_t i = 0; i < CARD_SETS; i++)
+    if (first->set != NULL && strcmp(first->set, card_sets[i].name) == 0) m.set = i;
+  for (uint32_t i = 0; i < devices->n; i++) {
+    const weft_device_info *own = weft_device_get_info(devices->device[i]);
+    bool bounded = devices->weights_bytes_max[i] > 0; /* then experts may have to stay in host memory */
+    if (strcmp(own->name, first->name) != 0 || bounded || own->host_memory) m.n = 0;
+    if (own->memory_free_bytes < m.memory_bytes) m.memory_bytes = own->memory_free_bytes;
+    for (uint32_t k = 0; k < devices->n; k++)
+      m.direct = m.direct && weft_device_reaches(devices->device[i], devices->device[k]);
+  }
+  for (uint32_t i = 0; i < n_files; i++) m.shards &= weft_split_shardings(gguf[i]);
+  return m;
+}
+
+/* By the largest file. Where weights are another process', or models come and go, all processes must choose alike, or
+ * not every file is known, so layers it is. */
+static weft_status choose_split(const weft_open_options *o, weft_gguf *const *gguf, uint32_t n_files,
+                                weft_share_by shares, weft_devices *devices, weft_error *error) {
+  bool asks = devices->is_auto && devices->n > 1 && !devices->has_ratio && n_files > 0;
+  if (!asks || shares != WEFT_SHARE_NOT || o->weights != NULL || o->models_dir != NULL) return WEFT_OK;
+  const split_machine machine = machine_of(devices, gguf, n_files);
+  split_load load = {.n_running = o->running};
+  weft_file_facts *largest = NULL;
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < n_files && machine.n > 0 && status == WEFT_OK; i++) {
+    weft_file_facts *facts = NULL;
+    status = weft_inspect_facts(gguf[i], &facts, error);
+    bool larger = largest == NULL || (status == WEFT_OK && facts->weight_bytes > largest->weight_bytes);
+    weft_free(larger ? largest : facts);
+    if (larger) largest = facts;
+  }
+  split_choice choice;
+  if (largest != NULL)
+    load.n_tokens = (o->context < largest->context_length ? o->context : largest->context_length) / 4;
+  if (status == WEFT_OK && largest != NULL && largest->keys == WEFT_OK &&
+      split_choose(largest, &machine, &load, &choice)) {
+    char said[400];
+    devices->n_shards = choice.way[choice.chosen].n_shards;
+    split_tell(&choice, &machine, &load, said, sizeof said);
+    (void)weft_fail(&devices->auto_why, WEFT_OK, "%s", said);
+  }
+  weft_free(largest);
+  return status;
+}
+
 weft_status devices_open(const weft_open_options *options, weft_gguf *const *gguf, uint32_t n_files,
                          weft_devices *devices, weft_error *error) {
   return devices_open_as(options, gguf, n_files, WEFT_SHARE_NOT, devices, error);
@@ -314,6 +374,7 @@ weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *
   if (options->backend != NULL) (void)weft_fail(&devices->why, WEFT_OK, "--backend names it");
   devices->no_peer = options->no_peer_access;
   if (status == WEFT_OK) note_precision(devices, options->precision, chooses, &file);
+  if (status == WEFT_OK) status = choose_split(options, gguf, n_files, shares, devices, error);
   if (status == WEFT_OK) find_links(devices);
   return status;
 }
@@ -465,29 +526,46 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
   }
 }
 
+/* What a shard has of the head, and of the embedding where that is a range too. */
+static void tell_tokens(const weft_model_info *info, const weft_model_part_info *part, char *out, size_t n) {
+  uint32_t n_head = part->head_end - part->head_first, n_embed = part->embed_end - part->embed_first;
+  bool same = n_embed == n_head && part->embed_first == part->head_first;
+  out[0] = 0;
+  if (n_head == info->n_vocab)
+    (void)snprintf(out, n, ", with the head");
+  else if (n_head > 0)
+    (void)snprintf(out, n, ", with the head%s of tokens %u to %u", same ? " and the embedding" : "", part->head_first,
+                   part->head_end - 1);
+  else if (n_embed > 0 && n_embed < info->n_vocab)
+    (void)snprintf(out, n, ", with the embedding of tokens %u to %u", part->embed_first, part->embed_end - 1);
+}
+
 static void print_shards(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
                          weft_text *out) {
   uint32_t n_shards = shards_of(devices), n_parts = devices_n_parts(devices);
   for (uint32_t p = 0; p < devices->n; p++) {
     const weft_model_part_info *part = &info->part[p];
-    bool has_head = p == (n_parts - 1) * n_shards;
+    char tokens[80];
+    tell_tokens(info, part, tokens, sizeof tokens);
     weft_text_printf(out, "  shard    %u of %u", p % n_shards + 1, n_shards);
     if (n_parts > 1) weft_text_printf(out, " of layers %u to %u", part->first_layer, part->end_layer - 1);
     weft_text_printf(out, " on device %u%s: weights %.1f MiB, activations %.1f MiB",
-                     weft_device_get_info(devices->device[p])->index, has_head ? ", with the head" : "",
+                     weft_device_get_info(devices->device[p])->index, tokens,
                      (double)part->weight_bytes / (1024.0 * 1024.0), (double)part->scratch_bytes / (1024.0 * 1024.0));
-    if (n_parts > 1)
-      weft_text_printf(out, ", %.0f %% of each page",
-                       100.0 * (double)layout->part_bytes[p] / (double)layout->page_bytes);
-    weft_text_puts(out, "\n");
+    weft_text_printf(out, ", %.0f %% of each page\n",
+                     100.0 * (double)layout->part_bytes[p] / (double)layout->page_bytes);
   }
-  weft_text_puts(
-      out, "  cut      within layers, because --split tensor was given: shares of heads and of experts or columns\n");
+  weft_text_printf(out, "  cut      within layers, because --split %s: shares of heads and of experts or columns\n",
+                   devices->is_auto ? "auto chose it" : "tensor was given");
 }
 
-/* Why --split auto is by layer, counted: what a step crosses and meets, against steps at once. A layer with experts
- * exchanges twice at least, another three times (docs/several-cards.md). */
+/* Why --split auto is what it is: times, or where nothing is known of the devices what a step crosses and meets,
+ * against steps at once. A layer with experts exchanges twice at least, another three times (docs/several-cards.md). */
 static void print_auto(const weft_devices *devices, const weft_model_info *info, weft_text *out) {
+  if (devices->auto_why.text[0] != 0) {
+    weft_text_printf(out, "  split    %s\n", devices->auto_why.text);
+    return;
+  }
   uint32_t n_exchanges = info->n_layers * (info->n_experts > 0 ? 2 : 3);
   weft_text_printf(
       out,

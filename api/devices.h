@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The devices of a runtime: which ones the options name, opened and closed, and how a model is shared out to them.
  *
- * Law: all devices are of one backend. Device 0 of the list embeds, the last one has the head and the samplers. Without
- * a list there is one device. With --split replicas each device has all of every model, and all are of one kind. With
- * --split tensor:N,layer:M the first N devices are the shards of the first part, the next N those of the second one. */
+ * Law: all devices are of one backend. What --split auto chooses is decided here once, when they are open
+ * (split_choice.h); devices of the cpu are then split by layer. Device 0 of the list embeds, the last one has the
+ * head and the samplers. Without a list there is one device. With --split replicas each device has all of every
+ * model, and all are of one kind. With --split tensor:N,layer:M the first N devices are the shards of the first
+ * part, the next N those of the second one. */
 #ifndef WEFT_API_DEVICES_H
 #define WEFT_API_DEVICES_H
 
@@ -21,12 +23,13 @@ typedef struct weft_devices {
   weft_error why;                 /* one clause: why device 0 is of its backend */
   double ratio[WEFT_DEVICES_MAX]; /* of layers, for each part */
   bool has_ratio;
-  uint32_t n_shards;            /* devices of a part: each has a shard of its layers (model/shards.h); 0: 1 */
-  bool replicas;                /* every device has all of each model */
-  bool is_auto;                 /* the split is --split auto's */
-  bool no_peer;                 /* as given */
-  uint32_t products;            /* bits, as given; 0: the backend's choice, or the files' */
-  weft_error precision;         /* how the bits of products came about: a name of --precision, and why */
+  uint32_t n_shards;    /* devices of a part: each has a shard of its layers (model/shards.h); 0: 1 */
+  bool replicas;        /* every device has all of each model */
+  bool is_auto;         /* the split is --split auto's */
+  weft_error auto_why;  /* one clause: what was chosen and why; empty: by layer, because nothing could be counted */
+  bool no_peer;         /* as given */
+  uint32_t products;    /* bits, as given; 0: the backend's choice, or the files' */
+  weft_error precision; /* how the bits of products came about: a name of --precision, and why */
   uint64_t integers_missing;    /* bytes that a device lacked for integers of weights; 0: they are kept or not wanted */
   bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next of its part, the last of the first */
   bool cuts[WEFT_DEVICES_MAX];  /* the same for its like in the next part; where there are several parts of shards */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include <math.h>
 #include <string.h>
 
 #include "api/cli/plan.h"
 #include "api/step_rows.h"
+#include "api/step_times.h"
 #include "pager/pager.h"
 #include "scheduler/policy.h"
 
@@ -66,34 +66,12 @@ static weft_status plan_room(const weft_file_facts *file, const plan_card *card,
 
 /* ---- rates ---- */
 
-/* Of the figures of a card, what memory and products come to at best: measured on an H200 (docs/performance.md). */
-static const double memory_share = 0.854, product_share = 0.719;
-
-/* How the steps of a kernel set take longer than their floor: by so many microseconds for each layer (launches, and
- * kernels that end sooner than they fill a card), and by so many times the floor. From decode of 1 and 32 sequences,
- * steps of 2 and 32 canvases and prompts of 2048 tokens on an H200. */
-typedef struct set_times {
-  double decode_layer_us, decode_times, canvas_layer_us, canvas_times, prefill_times;
-} set_times;
-
-static const set_times times_of_set[CARD_SETS] = {
-    [CARD_SET_HOPPER] = {28.6, 1.27, 80, 2.36, 2.1},  /* h200.json */
-    [CARD_SET_PORTABLE] = {36, 2.97, 380, 3.29, 3.4}, /* h200-portable.json; floors by what mma.sync reaches there */
-};
-
-/* Seconds that a step of n_rows rows over `kv_bytes` of keys and values takes at least. Rows choose experts as if by
- * chance. */
 static double floor_of(const weft_file_facts *f, const plan_card *card, double n_rows, double kv_bytes, bool canvas) {
-  double share = f->n_experts > 0 ? (double)f->n_experts_used / f->n_experts : 1.0;
-  double touched = f->n_experts > 0 ? 1.0 - pow(1.0 - share, n_rows) : 1.0;
-  double others = (double)(f->weight_bytes - f->expert_bytes - f->embedding_bytes - (canvas ? 0 : f->canvas_bytes));
-  double bytes = others + (double)f->expert_bytes * touched + kv_bytes;
-  double operations = 2.0 * n_rows * ((double)f->n_other_weights + (double)f->n_expert_weights * share);
-  return fmax(bytes / (memory_share * card->memory_rate), operations / (product_share * card->product_rate));
+  return step_floor(f, card->memory_rate, card->product_rate, n_rows, kv_bytes, canvas);
 }
 
 static void plan_rates(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r) {
-  const set_times *t = &times_of_set[r->set];
+  const step_times *t = step_times_of(r->set);
   double n = need->users, full = (double)r->user_bytes, layers = 1e-6 * file->n_layers;
   double half = full * (need->n_prompt + need->n_answer / 2.0) / (need->n_prompt + need->n_answer);
   double decode = floor_of(file, card, n, n * half, false);

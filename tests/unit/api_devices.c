@@ -493,6 +493,59 @@ static void test_what_is_said_of_shards(void **state) {
   weft_close(rt);
 }
 
+enum { REPLICAS = 16 };
+
+/* Prompts that differ from their first word on, all at once. */
+static void ask_all(weft_runtime *rt, said out[REPLICAS]) {
+  weft_generation *g[REPLICAS];
+  char prompt[REPLICAS][40], error[512] = "";
+  for (uint32_t i = 0; i < REPLICAS; i++) {
+    weft_generate_params p;
+    weft_generate_defaults(&p);
+    (void)snprintf(prompt[i], sizeof prompt[i], "%c boats and a blue ball", (char)('a' + i));
+    p.mode = WEFT_MODE_AUTOREGRESSIVE;
+    p.prompt.text = prompt[i];
+    p.prompt.n_text = strlen(prompt[i]);
+    p.max_tokens = 6;
+    p.ignore_eos = p.has_seed = true;
+    if (weft_submit(rt, &p, &g[i], error, sizeof error) != 0) fail_msg("%s", error);
+  }
+  for (uint32_t i = 0; i < REPLICAS; i++) {
+    weft_delta d;
+    do {
+      assert_int_equal(weft_next(g[i], TEST_WAIT_MS, &d), 0);
+      if (d.kind != WEFT_DELTA_TEXT) continue;
+      memcpy(out[i].tokens + out[i].n, d.tokens, d.n_tokens * sizeof *d.tokens);
+      out[i].n += d.n_tokens;
+    } while (d.kind != WEFT_DELTA_END);
+    weft_generation_free(g[i]);
+  }
+}
+
+/* Each of sixteen devices computes some of sixteen requests, as one device would. */
+static void test_sixteen_replicas(void **state) {
+  said got[2][REPLICAS];
+  (void)state;
+  memset(got, 0, sizeof got);
+  for (uint32_t many = 0; many < 2; many++) {
+    weft_open_options options = demo(many ? "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15" : NULL);
+    weft_runtime *rt;
+    char error[512] = "", idle[64];
+    options.split = many ? "replicas" : NULL;
+    options.kv_bytes = 1 << 20;
+    if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+    ask_all(rt, got[many]);
+    char *text = weft_metrics(rt);
+    for (uint32_t i = 0; i < REPLICAS && many; i++) {
+      (void)snprintf(idle, sizeof idle, "weft_replica_steps_total{device=\"%u\"} 0\n", i);
+      assert_null(strstr(text, idle));
+    }
+    weft_release(text);
+    weft_close(rt);
+  }
+  assert_memory_equal(got[0], got[1], sizeof got[0]);
+}
+
 static void test_what_is_said_of_replicas(void **state) {
   static const char *const planned[] = {"device 0 cpu ",
                                         "device 3 cpu ",
@@ -563,6 +616,7 @@ int main(void) {
                                      cmocka_unit_test(test_switches),
                                      cmocka_unit_test(test_what_is_said_of_shards),
                                      cmocka_unit_test(test_what_is_said_of_replicas),
+                                     cmocka_unit_test(test_sixteen_replicas),
                                      cmocka_unit_test(test_kinds)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

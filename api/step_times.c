@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/step_times.h"
+
+#include <math.h>
+
+/* Of the figures of a card, what memory and products come to at best: measured on an H200 (docs/performance.md). */
+static const double memory_share = 0.854, product_share = 0.719;
+
+/* From decode of 1 and 32 sequences, steps of 2 and 32 canvases and prompts of 2048 tokens on an H200. */
+static const step_times times_of_set[CARD_SETS] = {
+    [CARD_SET_HOPPER] = {28.6, 1.27, 80, 2.36, 2.1},  /* h200.json */
+    [CARD_SET_PORTABLE] = {36, 2.97, 380, 3.29, 3.4}, /* h200-portable.json; floors by what mma.sync reaches there */
+};
+
+const step_times *step_times_of(uint32_t set) {
+  return &times_of_set[set];
+}
+
+double step_floor(const weft_file_facts *f, double memory_rate, double product_rate, double n_rows, double kv_bytes,
+                  bool canvas) {
+  double share = f->n_experts > 0 ? (double)f->n_experts_used / f->n_experts : 1.0;
+  double touched = f->n_experts > 0 ? 1.0 - pow(1.0 - share, n_rows) : 1.0;
+  double others = (double)(f->weight_bytes - f->expert_bytes - f->embedding_bytes - (canvas ? 0 : f->canvas_bytes));
+  double bytes = others + (double)f->expert_bytes * touched + kv_bytes;
+  double operations = 2.0 * n_rows * ((double)f->n_other_weights + (double)f->n_expert_weights * share);
+  return fmax(bytes / (memory_share * memory_rate), operations / (product_share * product_rate));
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* How long a step takes on a card, by the figures of the card and what a file says of its model.
+ *
+ * Law: a floor is what memory and products of the card need at least (docs/performance.md). What is expected is what
+ * the kernel set took of its own beside the floor where that was measured, which was on an H200 for each set: for
+ * other cards it is a prediction. Nothing here reads a clock. */
+#ifndef WEFT_API_STEP_TIMES_H
+#define WEFT_API_STEP_TIMES_H
+
+#include "kernels/card_sets.h"
+#include "model/inspect.h"
+
+/* How the steps of a kernel set take longer than their floor: by so many microseconds for each layer (launches, and
+ * kernels that end sooner than they fill a card), and by so many times the floor. */
+typedef struct step_times {
+  double decode_layer_us, decode_times, canvas_layer_us, canvas_times, prefill_times;
+} step_times;
+
+/* set: below CARD_SETS. */
+const step_times *step_times_of(uint32_t set);
+/* Seconds that a step of n_rows rows over `kv_bytes` of keys and values takes at least, on a card whose memory gives
+ * memory_rate bytes a second and whose products product_rate operations, by its maker or its clocks. Rows choose
+ * experts as if by chance. */
+double step_floor(const weft_file_facts *file, double memory_rate, double product_rate, double n_rows, double kv_bytes,
+                  bool canvas);
+
+#endif
