@@ -17,6 +17,7 @@ int weft_bench_frontier(const weft_lab_config *config);
 int weft_bench_peer(const weft_lab_config *config);
 int weft_bench_phases(const weft_lab_config *config);
 int weft_bench_preset(const weft_lab_config *config);
+int weft_bench_repeats(const weft_lab_config *config);
 int weft_bench_pressure(const weft_lab_config *config);
 int weft_bench_profile(const weft_lab_config *config);
 int weft_bench_room(const weft_lab_config *config);

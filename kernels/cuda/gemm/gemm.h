@@ -76,7 +76,6 @@ typedef struct gemm_args {
   value_table values;     /* of the type */
   bool is_w8a8;           /* weights and rows are those of w8a8.h */
   bool y_is_bf16;         /* W8A8, with jobs: results are stored in bf16, y_stride numbers apart; not gated */
-  bool jobs_are_there;    /* with jobs: the kernel that made them had ended before the one before this one began */
   const void *x;          /* rows after the prologue; F32: the rows as they are */
   bool is_tiled;          /* x is laid out in tiles, which also decides which kernel multiplies */
   const float *x_unscale; /* [rows] the inverse of the prologue's scaling; F32: NULL */

@@ -129,9 +129,8 @@ static __global__ void __launch_bounds__(ITEM_THREADS, w8a8_shape<T, NT>::blocks
   __syncthreads();
   if (group == ITEM_TILES / 4) {
     setmaxnreg_dec<S::regs_producer>();
-    launch_dependent_grids();
+    launch_dependents_and_wait();
     uint32_t warp = threadIdx.x / 32 - ITEM_TILES, lane = threadIdx.x % 32;
-    if (!a.jobs_are_there || warp == 1) wait_for_prior_grids();
     if (warp == 0 && lane == 0) schedule_items(a, m, 8 * NT, (tiles_of(a) + ITEM_TILES - 1) / ITEM_TILES, ITEM_TILES);
     if (warp == 1 && lane == 0) produce_rows<S>(a, x_ring, scale_ring, m);
     if (warp >= 2 && lane < ITEM_TILES / 2)
@@ -171,10 +170,6 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
   }
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
   uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), ITEM_TILES), n_fit = d->n_multiprocessors * S::blocks;
-  if (a->jobs_are_there && NT <= 3) {
-    cuda_start(d, kernel, (uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, *a);
-    return cuda_launched(d, "a product of 8 bits");
-  }
   /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
   kernel<<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of 8 bits");

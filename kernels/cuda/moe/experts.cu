@@ -570,8 +570,6 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
   a.x_stride = p->n_ff;
   a.n_rows = p->n_pairs;
   a.y_is_bf16 = a.is_w8a8;
-  const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
-  a.jobs_are_there = in->type != WEFT_TYPE_F32; /* a grouped GEMM came between, which starts in the ordinary way */
   weft_status status = gemm(d, &a);
   if (status != WEFT_OK) return status;
   return a.y_is_bf16 ? combine_ranks<__nv_bfloat16>(d, args, p) : combine_ranks<float>(d, args, p);
