@@ -223,7 +223,7 @@ static const weft_option product_rows[] = {
     {"no-deterministic", 0, DEVICE, RUNTIME | WEIGHTS, FLAG(no_deterministic), NULL,
      "on a GPU: an answer may depend on what is computed beside it"},
     {"precision", 0, DEVICE, MODELS, TEXT(precision), "auto|exact|fast",
-     "products with quantised weights in 16 bits, in 8, or as the file allows [exact on a GPU, fast on cpu]"},
+     "products with quantised weights in 16 bits, in 8, or as the file allows [auto on a GPU, fast on cpu]"},
     {"tls-cert", 0, SERVER, SERVE, TEXT(tls_cert), "FILE",
      "speak TLS: the certificate with its chain, as PEM; with --tls-key"},
     {"tls-key", 0, SERVER, SERVE, TEXT(tls_key), "FILE", "the key of that certificate, as PEM without a password"},

@@ -191,10 +191,8 @@ static void note_precision(weft_devices *devices, const char *asked, bool chose,
                     info->backend, info->set == NULL ? "" : " with the set ", info->set == NULL ? "" : info->set);
   else if (chose)
     (void)weft_fail(to, WEFT_OK, "%s, chosen by auto: %s", info->products == 8 ? "fast" : "exact", file->text);
-  else if (strcmp(info->backend, "ref") == 0)
-    (void)weft_fail(to, WEFT_OK, "that of backend 'ref', by which the others are judged");
   else
-    (void)weft_fail(to, WEFT_OK, "exact, the default on a card; --precision auto or fast multiplies in 8 bits");
+    (void)weft_fail(to, WEFT_OK, "that of backend '%s', by which the others are judged", info->backend);
 }
 
 /* ---- open ---- */
@@ -277,10 +275,10 @@ uint32_t devices_n_replicas(const weft_devices *devices) {
   return devices->replicas ? devices->n : 1;
 }
 
-/* What nobody asked for is exact on a card: in 8 bits answers of several sequences were not always the same there
- * (docs/kernels.md). */
+/* ref multiplies as ops.h defines it, unless it is asked for another way. */
 static bool chooses_by_file(const weft_open_options *options) {
-  return options->precision != NULL && strcmp(options->precision, "auto") == 0;
+  if (options->precision != NULL) return strcmp(options->precision, "auto") == 0;
+  return options->backend == NULL || strcmp(options->backend, "ref") != 0;
 }
 
 /* ---- --split auto ---- */

@@ -15,7 +15,7 @@
 #     -t  transformers as a peer (bench/peer_transformers.py), 100 s at most; with -m
 #     -r  --precision of the model's figures [exact]: exact, fast or auto; each record says in product_bits what it was
 #     -e  begin no part of the model after so many seconds of measuring [300]
-#     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
+#     -w  only this part of the model: check, load, repeats (the same prompts again and again), canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
 #         split, which only runs where it is named and where there are several cards: the model on one card, with its layers on CARDS, and with
 #         each layer on all of them, in turns, twice; some 6 minutes, at most 9. First the answers of all are compared: they must be one
@@ -259,6 +259,10 @@ gaps() {
 }
 [[ -n $parts && " $parts " != *" check "* ]] || check_model "$model" 60
 load
+# Answers are the same in every run, in both precisions.
+for products in exact fast; do
+  bench repeats "repeats-$products" repeats --precision "$products" --running 128 --n-prompt 256 --n-generate 48 --repeat 10
+done
 gaps
 # One card and n_split, in turns, so that a machine that changes does the same to all; and one answer of each, which must be that of one card.
 list=$(seq -s, 0 $((n_split - 1)))

@@ -5,7 +5,7 @@
 #
 #   bench/proof.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] cpu|card
 #     cpu   proof-cpu.json: what a cpu shows
-#     card  proof-card.json on one card, with the demo model, precision-card.json with the demo model of 5 bits, drift-card.json: faults inside fail there, too, and drafters-card.json: each
+#     card  proof-card.json on one card, with the demo model, proof-precision.json with the demo model of 5 bits, drift-card.json: faults inside fail there, too, and drafters-card.json: each
 #           drafter; proof-cards.json where there are two cards; with -m also large-card.json of a large model, some ten starts of it
 #     -p    folder with weft and libweft-cuda.so [build]
 #     -o    folder of the reports [bench/results]
@@ -52,7 +52,7 @@ if [ "$where" = cpu ]; then
   prove proof-cpu.json defaults-cpu $demo
 else
   prove proof-card.json defaults-card $demo
-  prove precision-card.json precision-card model/demo/weft-demo-ar.gguf
+  prove proof-precision.json precision-card model/demo/weft-demo-ar.gguf
   prove drift-card.json drift $demo --backend cuda
   prove drafters-card.json drafters $demo --backend cuda
   [ "$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)" -lt 2 ] || prove proof-cards.json defaults-cards $demo

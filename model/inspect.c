@@ -264,12 +264,12 @@ static void text_memory(const inspect_report *r, weft_text *out) {
   text_contexts(r, out);
 }
 
-/* What a card would multiply in by --precision auto. */
+/* What a card would multiply in, where nothing is asked. */
 static void text_precision(const inspect_report *r, weft_text *out) {
   weft_eight_bits facts = weft_eight_bits_of(r->gguf);
   char why[160];
   weft_eight_bits_say(&facts, why, sizeof why);
-  weft_text_printf(out, "precision\n  --precision auto on a GPU: %s, since %s\n",
+  weft_text_printf(out, "precision\n  auto on a GPU: %s, since %s\n",
                    facts.fits ? "fast, products of 8 bits" : "exact, products of 16 bits", why);
 }
 

@@ -58,8 +58,8 @@ static void print_case(repeats_bench *b, uint32_t n_runs, repeats_difference at)
                              "runs", (int)n_runs, "equal", at.run == 0, "tok_s", median, "device",
                              weft_device_get_info(b->rt->devices.device[0])->name);
   if (at.run > 0)
-    (void)json_object_update_new(record, json_pack("{s:i, s:i, s:i}", "run", (int)at.run, "sequence", (int)at.sequence,
-                                                   "token", (int)at.token));
+    (void)json_object_update_new(
+        record, json_pack("{s:i, s:i, s:i}", "run", (int)at.run, "sequence", (int)at.sequence, "token", (int)at.token));
   (void)json_array_append_new(b->records, record);
 }
 
