@@ -196,7 +196,8 @@ void host_budget_give(weft_device *device, uint64_t n_bytes);
   .head_stats_scratch = own##_head_stats_scratch, .head_rows = own##_head_rows,                                     \
   .head_rows_scratch = own##_head_rows_scratch, .head_part = own##_head_part,                                       \
   .head_part_scratch = own##_head_part_scratch, .head_join = own##_head_join,                                       \
-  .head_join_scratch = own##_head_join_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,             \
+  .head_join_scratch = own##_head_join_scratch, .head_groups = own##_head_groups,                                   \
+  .head_groups_scratch = own##_head_groups_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,         \
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
   .numerics = own##_numerics, .family = own##_family, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch,   \
   .classes = own##_classes, .move = ref_move, .delta_rows = own##_delta_rows, .delta_rule = own##_delta_rule,       \

@@ -313,6 +313,21 @@ static weft_status check_head_rows(weft_device *device, const weft_head_rows_arg
   return check_scratch("head_rows", weft_head_rows_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
+static weft_status check_head_groups(weft_device *device, const weft_head_groups_args *args) {
+  const char *op = "head_groups";
+  weft_status status = check_plain_weight(device, op, args->weight);
+  if (status != WEFT_OK) return status;
+  REQUIRE(op, args->weight->n_mats == 1, "the weight is a stack");
+  REQUIRE(op, args->h != NULL && args->tokens != NULL && args->ids != NULL, "h, tokens or ids is NULL");
+  REQUIRE(op, args->logits != NULL && args->n_rows <= WEFT_HEAD_GROUPS_ROWS, "logits is NULL, or too many rows");
+  REQUIRE(op, args->k > 0 && args->k <= args->n_groups && args->size > 0, "k or size");
+  REQUIRE(op, (uint64_t)args->n_groups * args->size <= args->weight->n_out, "more tokens in groups than there are");
+  REQUIRE(op, (uint64_t)args->n_rows * args->k <= UINT32_MAX, "more than 2^32 pairs of a row and a group");
+  REQUIRE(op, rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
+  return check_scratch(op, weft_head_groups_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
 uint32_t weft_head_first(uint32_t n_vocab, uint32_t n_parts, uint32_t part) {
   uint64_t n_chunks = ((uint64_t)n_vocab + WEFT_VOCAB_CHUNK - 1) / WEFT_VOCAB_CHUNK;
   uint64_t token = (n_chunks * part + n_parts - 1) / n_parts * WEFT_VOCAB_CHUNK;

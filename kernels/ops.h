@@ -31,6 +31,7 @@
 #include "kernels/delta.h"
 #include "kernels/device.h"
 #include "kernels/experts.h"
+#include "kernels/head_groups.h"
 #include "kernels/head_parts.h"
 #include "kernels/kv_row.h"
 #include "kernels/latent.h"
@@ -239,8 +240,9 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- head_part, head_join: kernels/head_parts.h. sample: kernels/sample.h. classes: kernels/classes.h.
- * canvas: kernels/canvas.h. delta_*: kernels/delta.h. latent_*: kernels/latent.h. mix, spread: kernels/streams.h. */
+/* ---- head_part, head_join: kernels/head_parts.h. head_groups: kernels/head_groups.h. sample: kernels/sample.h.
+ * classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: kernels/delta.h. latent_*: kernels/latent.h.
+ * mix, spread: kernels/streams.h. */
 #define WEFT_OPS_LATENT(X) X(assign) X(mix) X(spread) X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend)
 #define WEFT_OPS(X) \
   X(embed)          \
@@ -254,7 +256,8 @@ typedef struct weft_move_args {
   X(head_stats)     \
   X(head_rows)      \
   X(head_part)      \
-  X(head_join) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) WEFT_OPS_LATENT(X)
+  X(head_join)      \
+  X(head_groups) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) WEFT_OPS_LATENT(X)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;

@@ -44,6 +44,20 @@ static inline weft_status parts_refuse_row(const char *op, uint32_t row, const c
   return WEFT_E_INVALID;
 }
 
+/* Token i of those of a row's groups, and whether all groups and tokens of a row exist. */
+#define PARTS_NO_GROUP "names a group that there is not, or a token"
+static inline int32_t parts_group_token(const weft_head_groups_args *args, uint64_t row, uint64_t i) {
+  return args->tokens[(uint64_t)args->ids[row * args->k + i / args->size] * args->size + i % args->size];
+}
+
+static inline bool parts_groups_exist(const weft_head_groups_args *args, uint64_t row) {
+  for (uint32_t j = 0; j < args->k; j++)
+    if ((uint32_t)args->ids[row * args->k + j] >= args->n_groups) return false;
+  for (uint64_t i = 0; i < (uint64_t)args->k * args->size; i++)
+    if ((uint32_t)parts_group_token(args, row, i) >= args->weight->n_out) return false;
+  return true;
+}
+
 /* How many experts there are, of which the weights of a call may hold some. */
 static inline uint32_t parts_experts_count(const weft_experts_args *experts) {
   return experts->n_experts != 0 ? experts->n_experts : experts->down->n_mats;

@@ -74,6 +74,8 @@ weft_status cpu_head_part(weft_device *device, const weft_head_part_args *args);
 uint64_t cpu_head_part_scratch(weft_device *device, const weft_head_part_args *args);
 weft_status cpu_head_join(weft_device *device, const weft_head_join_args *args);
 uint64_t cpu_head_join_scratch(weft_device *device, const weft_head_join_args *args);
+weft_status cpu_head_groups(weft_device *device, const weft_head_groups_args *args);
+uint64_t cpu_head_groups_scratch(weft_device *device, const weft_head_groups_args *args);
 weft_status cpu_sample(weft_device *device, const weft_sample_args *args);
 uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args);
 weft_status cpu_classes(weft_device *device, const weft_classes_args *args);

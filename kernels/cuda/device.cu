@@ -432,6 +432,7 @@ static weft_kernels make_kernels(const cuda_set *set) {
   k.head_part = cuda_head_part;
   k.head_part_scratch = cuda_head_part_scratch;
   k.head_join = cuda_head_join;
+  k.head_groups = cuda_head_groups;
   k.soft = cuda_soft;
   k.soft_scratch = cuda_soft_scratch;
   k.sample = set->sample;

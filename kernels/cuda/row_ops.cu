@@ -17,13 +17,9 @@ static bool is_wide(const void *p, uint64_t stride) {
 /* ---- embed ---------------------------------------------------------------------------------------------- */
 
 typedef struct embed_kernel_args {
-  int type;
-  packed_dims dims;
-  value_table values;
-  const uint8_t *tiles;
+  element_rows rows;
   const int32_t *tokens;
   float *y;
-  uint32_t n_in, n_vocab;
   uint64_t y_stride;
   float scale;
 } embed_kernel_args;
@@ -32,17 +28,10 @@ static __global__ void embed_kernel(const embed_kernel_args a) {
   launch_dependents_and_wait();
   uint32_t r = blockIdx.y;
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= a.n_in) return;
+  if (i >= a.rows.n_in) return;
   int32_t token = a.tokens[r];
-  float value;
-  if (token < 0 || (uint32_t)token >= a.n_vocab) {
-    value = not_a_number();
-  } else if (a.type == WEFT_TYPE_F32) {
-    value = ((const float *)(const void *)a.tiles)[(uint64_t)token * a.n_in + i];
-  } else {
-    const uint8_t *tile = a.tiles + (uint64_t)(token / 16) * a.dims.tile_bytes;
-    value = element_value(a.type, a.values, element_at(a.type, a.dims, tile, (uint32_t)token % 16, i));
-  }
+  bool exists = token >= 0 && (uint32_t)token < a.rows.n_rows;
+  float value = exists ? element_of(a.rows, (uint32_t)token, i) : not_a_number();
   a.y[(uint64_t)r * a.y_stride + i] = __fmul_rn(value, a.scale);
 }
 
@@ -51,12 +40,7 @@ weft_status cuda_embed(weft_device *device, const weft_embed_args *args) {
   const weft_weight *w = args->weight;
   if (d->lost) return WEFT_E_DEVICE;
   embed_kernel_args a;
-  a.type = w->type;
-  a.dims = packed_dims_of(w->type, w->n_in, w->n_out);
-  a.values = value_table_of(w->type);
-  a.tiles = (const uint8_t *)w->data + PACKED_HEADER_BYTES;
-  a.n_in = w->n_in;
-  a.n_vocab = w->n_out;
+  a.rows = element_rows_of(w);
   a.y_stride = args->y_stride;
   a.scale = args->scale;
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {

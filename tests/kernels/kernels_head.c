@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* head_stats, head_rows and soft on the cpu device.
+/* head_stats, head_rows, head_groups and soft on the cpu device.
  *
  * The logits of head_rows are compared with matmul, bit for bit; the statistics with double sums
  * over those logits; the soft embedding with double sums over the stored weights. Tolerances: e is
@@ -396,6 +396,84 @@ static void test_soft_op(void **state) {
   on_each(*state, 2600, 1, check_soft_op);
 }
 
+/* ---- tokens of groups ---- */
+
+/* Tokens in a mixed order, in groups of this size; some are in none. */
+enum { GROUP_TOKENS = 5, GROUPS_CHOSEN = 3 };
+
+typedef struct grouping {
+  int32_t tokens[VOCAB_MAX], ids[ROWS * GROUPS_CHOSEN];
+  uint32_t n_groups;
+} grouping;
+
+static grouping *make_groups(const head_case *c) {
+  grouping *g = memory_new(1, sizeof *g);
+  g->n_groups = c->n_vocab / GROUP_TOKENS;
+  for (uint32_t v = 0; v < c->n_vocab; v++) g->tokens[v] = (int32_t)(((uint64_t)v * 7919 + 3) % c->n_vocab);
+  for (uint32_t i = 0; i < ROWS * GROUPS_CHOSEN; i++)
+    g->ids[i] = (int32_t)((i / GROUPS_CHOSEN + i % GROUPS_CHOSEN * (g->n_groups / GROUPS_CHOSEN)) % g->n_groups);
+  return g;
+}
+
+static buffer run_groups(const subject *u, const grouping *g, uint32_t first, uint32_t n) {
+  buffer logits = buffer_new((size_t)n * (u->c->n_vocab + 2) * sizeof(float));
+  weft_head_groups_args args = {.h = u->in->h + (size_t)first * u->c->n_in,
+                                .weight = &u->weight,
+                                .tokens = g->tokens,
+                                .ids = g->ids + first * GROUPS_CHOSEN,
+                                .logits = logits.data,
+                                .n_rows = n,
+                                .n_groups = g->n_groups,
+                                .size = GROUP_TOKENS,
+                                .k = GROUPS_CHOSEN,
+                                .h_stride = u->c->n_in,
+                                .logits_stride = u->c->n_vocab + 2};
+  RUN_OP(head_groups, u->device, &args);
+  return logits;
+}
+
+/* The sum of n_in products in f32 is off by n_in 2^-24 of their magnitudes at most; a row that is looked up has the
+ * bits of the stored one. */
+static void check_token(const subject *u, uint32_t r, int32_t token, float got) {
+  const float *h = u->in->h + (size_t)r * u->c->n_in, *w = u->s->value + (size_t)token * u->c->n_in;
+  double sum = 0.0, size = 0.0;
+  for (uint32_t i = 0; i < u->c->n_in; i++) {
+    sum += (double)h[i] * (double)w[i];
+    size += fabs((double)h[i] * (double)w[i]);
+  }
+  assert_within("head_groups", u->name, fabs((double)got - sum), size * u->c->n_in * 0x1p-24 + 1e-30);
+}
+
+static void check_groups(const subject *u) {
+  const uint32_t n_vocab = u->c->n_vocab, stride = n_vocab + 2;
+  grouping *g = make_groups(u->c);
+  if (g->n_groups < GROUPS_CHOSEN) {
+    memory_free(g);
+    return;
+  }
+  buffer all = run_groups(u, g, 0, ROWS);
+  for (uint32_t r = 0; r < ROWS; r++) {
+    const float *row = (float *)all.data + (size_t)r * stride;
+    uint32_t n_found = 0;
+    for (uint32_t v = 0; v < n_vocab; v++) n_found += isinf(row[v]) && row[v] < 0.0f ? 0 : 1;
+    assert_int_equal(n_found, GROUPS_CHOSEN * GROUP_TOKENS);
+    for (uint32_t i = 0; i < GROUPS_CHOSEN * GROUP_TOKENS; i++) {
+      int32_t id = g->ids[r * GROUPS_CHOSEN + i / GROUP_TOKENS];
+      int32_t token = g->tokens[id * GROUP_TOKENS + (int32_t)(i % GROUP_TOKENS)];
+      check_token(u, r, token, row[token]);
+    }
+    buffer one = run_groups(u, g, r, 1);
+    assert_same("head_groups", u->name, "a row alone", one.data, row, n_vocab * sizeof *row);
+    buffer_free(&one);
+  }
+  buffer_free(&all);
+  memory_free(g);
+}
+
+static void test_groups(void **state) {
+  on_each(*state, 3000, 2, check_groups);
+}
+
 /* ---- a vocabulary in ranges ---- */
 
 /* A device's range of the tokens: rows of the whole matrix, or a matrix of its own. */
@@ -591,6 +669,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_bad_rows),
       cmocka_unit_test(test_scratch_is_bounded),
       cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_groups),
   };
   return cmocka_run_group_tests(tests, setup_fixture, teardown_fixture);
 }

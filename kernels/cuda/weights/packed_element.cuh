@@ -161,4 +161,31 @@ static __device__ __forceinline__ float element_value(int type, const value_tabl
   }
 }
 
+/* A weight whose rows are looked up. */
+typedef struct element_rows {
+  int type;
+  packed_dims dims;
+  value_table values;
+  const uint8_t *tiles;
+  uint32_t n_in, n_rows;
+} element_rows;
+
+static inline element_rows element_rows_of(const weft_weight *w) {
+  element_rows e;
+  e.type = w->type;
+  e.dims = packed_dims_of(w->type, w->n_in, w->n_out);
+  e.values = value_table_of(w->type);
+  e.tiles = (const uint8_t *)w->data + PACKED_HEADER_BYTES;
+  e.n_in = w->n_in;
+  e.n_rows = w->n_out;
+  return e;
+}
+
+/* Element i of a row that exists. */
+static __device__ __forceinline__ float element_of(const element_rows &e, uint32_t row, uint32_t i) {
+  if (e.type == WEFT_TYPE_F32) return ((const float *)(const void *)e.tiles)[(uint64_t)row * e.n_in + i];
+  const uint8_t *tile = e.tiles + (uint64_t)(row / 16) * e.dims.tile_bytes;
+  return element_value(e.type, e.values, element_at(e.type, e.dims, tile, row % 16, i));
+}
+
 #endif
