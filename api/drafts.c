@@ -203,12 +203,14 @@ static weft_status check_drafter(const weft_runtime *rt, const weft_served_model
   return refuse_vocabulary(m, weft_tokenizer_n_vocab(drafter->tokenizer), at, error);
 }
 
+/* Who drafts is the model itself, by diffusion, or another one, by diffusion where it can. */
 static model_drafter_lane lane_of(const weft_runtime *rt, uint32_t i) {
   const weft_served_model *m = &rt->model[i];
-  model_drafter_lane lane = {.drafts = m->draft_canvas || (m->draft_file != NULL && m->assistant == NULL), .model = i};
-  if (m->draft_file != NULL && m->assistant == NULL) lane.model = drafter_of(rt, m);
-  if (!m->draft_canvas) return lane;
-  lane.canvas = m->entropy_bound;
+  const bool another = m->draft_file != NULL && m->assistant == NULL;
+  model_drafter_lane lane = {.drafts = m->draft_canvas || another, .model = another ? drafter_of(rt, m) : i};
+  const weft_served_model *by = &rt->model[lane.model];
+  if (!lane.drafts || weft_model_get_info(by->model)->canvas_length == 0) return lane;
+  lane.canvas = by->entropy_bound;
   lane.canvas.max_steps = CANVAS_STEPS;
   return lane;
 }
@@ -287,15 +289,21 @@ static void print_assistant(const weft_served_model *m, weft_text *out) {
                    (double)info->scratch_bytes / mib);
 }
 
+static void print_model(const weft_runtime *rt, uint32_t i, weft_text *out) {
+  const model_drafter_lane lane = lane_of(rt, i);
+  weft_text_printf(out, "by %s%s", lane.model == i ? "" : rt->model[lane.model].name,
+                   lane.model == i || lane.canvas.max_steps == 0 ? "" : ", ");
+  if (lane.canvas.max_steps > 0) weft_text_printf(out, "a canvas of %d steps", CANVAS_STEPS);
+  weft_text_printf(out, "\n");
+}
+
 void drafts_print(const weft_runtime *rt, const weft_served_model *m, weft_text *out) {
   if (!m->has_drafts) return;
   weft_text_printf(out, "  drafts   at most %u of a step, ", m->draft.n_max);
   if (m->copy[0].assistant != NULL)
     print_assistant(m, out);
-  else if (m->draft_file != NULL)
-    weft_text_printf(out, "by %s\n", rt->model[drafter_of(rt, m)].name);
-  else if (m->draft_canvas)
-    weft_text_printf(out, "by a canvas of %d steps\n", CANVAS_STEPS);
+  else if (m->draft_file != NULL || m->draft_canvas)
+    print_model(rt, (uint32_t)(m - rt->model), out);
   else
     weft_text_printf(out, "%s%s\n",
                      m->draft.kind == WEFT_DRAFT_NGRAM ? "from each request's own n-grams" : "for requests that ask",

@@ -7,7 +7,8 @@ plans, not for answers. Needs Python alone.
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
            qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
-           The drafters gemma4-26b-assistant and gemma4-1b-assistant go beside gemma4-26b and gemma4-1b; qwen3.6-35b-a3b-mtp
+           The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
+           go beside gemma4-26b, gemma4-1b and gemma4-e2b; qwen3.6-35b-a3b-mtp
            and qwen3.6-27b-mtp have the layer that guesses tokens ahead
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | iq2: experts in IQ2_XXS and
            Q2_K (down), all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
@@ -60,10 +61,10 @@ def qwen35(layers, hidden, ff, heads, kv, value_heads, experts=0, mtp=0):
                 period=4, key_heads=16, value_heads=value_heads, dim=128, taps=4, mtp=mtp)
 
 
-def assistant(of, hidden, ff, heads):
+def assistant(of, hidden, ff, heads, centroids=0):
     """A drafter of four layers, the last one without a window, which reads the keys of the model `of`."""
     return of | dict(arch="gemma4-assistant", layers=4, hidden=hidden, ff=ff, heads=heads, target=of["hidden"], period=4,
-                     shared=0, experts=0)
+                     shared=0, experts=0, per_layer=0, centroids=centroids)
 
 
 def deepseek4():
@@ -96,7 +97,8 @@ MODELS = {
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
 MODELS |= {name + "-assistant": assistant(MODELS[name], *sizes)
-           for name, sizes in (("gemma4-26b", (1024, 8192, 16)), ("gemma4-1b", (512, 1024, 8)))}
+           for name, sizes in (("gemma4-26b", (1024, 8192, 16)), ("gemma4-1b", (512, 1024, 8)), ("gemma4-e2b", (256, 2048, 4, 2048)))}
+MODELS["gemma4-e2b-assistant-whole"] = assistant(MODELS["gemma4-e2b"], 256, 2048, 4)
 
 
 class Writer:
@@ -186,6 +188,9 @@ def fill(f, base, tensor):
     f.seek(base + at)
     if len(shape) == 1 and name.endswith(".bias"):
         f.write(bytes(n))
+        return
+    if kind == "I32" and len(shape) == 1:  # an order of all tokens
+        f.write(struct.pack(f"<{shape[0]}i", *((i * 7919 + 3) % shape[0] for i in range(shape[0]))))
         return
     if name.endswith(".ssm_a"):  # what decays is multiplied by: below 0
         f.write(struct.pack(f"<{shape[0]}f", *(-0.01 * (i + 1) for i in range(shape[0]))))
@@ -291,6 +296,9 @@ def add_gemma(w, m, mix):
         w.key(k + "nextn_predict_layers", layers)
         w.tensor("nextn.pre_projection.weight", matrix, 2 * m["target"], m["hidden"])
         w.tensor("nextn.post_projection.weight", matrix, m["hidden"], m["target"])
+        if m["centroids"]:
+            w.tensor("masked_embd_centroids.weight", matrix, m["hidden"], m["centroids"])
+            w.tensor("masked_embd_ordering", "I32", m["vocab"])
     w.key(k + "embedding_length_per_layer_input", m["per_layer"])
     w.key(k + "rope.freq_base", 1e6)
     w.key(k + "rope.freq_base_swa", 1e4)

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "model/dflash.h"
+#include "model/gguf/keys.h"
 #include "model/layers_args.h"
 #include "model/models.h"
+#include "model/tensor_rows.h"
 
 /* The rows of layer 0, from what the caller laid out in pairs. */
 static weft_status project_pairs(model_step *step) {
@@ -15,14 +17,81 @@ static weft_status project_pairs(model_step *step) {
   return layers_matmul(step, step->args->given, step->n_rows, 1, &projection, &step->x);
 }
 
-static const model_arch arch = {"gemma4-assistant", gemma4_read_assistant, gemma4_load_assistant, project_pairs,
-                                gemma4_layer};
+/* ---- files ---- */
 
-const model_arch *assistant_arch(const weft_gguf *gguf) {
+/* Converters have given such files three names; what is in them is the same. */
+typedef struct dialect {
+  const char *arch;
+  const char *width; /* the key of n_hidden of the target */
+  tensor_row rows[4];
+} dialect;
+
+enum { ROW_CENTROIDS = 2, ROW_TOKENS = 3 };
+
+#define DIALECT_ROWS(into, out_of, means, order)                                          \
+  {                                                                                       \
+    GLOBAL(into, MATRIX, ALWAYS, pre_projection, MATMUL, DIM_TARGET_TWICE, HIDDEN),       \
+        GLOBAL(out_of, MATRIX, ALWAYS, post_projection, MATMUL, HIDDEN, DIM_TARGET),      \
+        GLOBAL(means, MATRIX, ALWAYS, draft.centroids, MATMUL, HIDDEN, DIM_DRAFT_GROUPS), \
+        GLOBAL(order, TOKENS, ALWAYS, draft.tokens, 0, DIM_VOCAB),                        \
+  }
+
+static const dialect dialects[] = {
+    {"gemma4-assistant", ".embedding_length_out", /* of llama.cpp */
+     DIALECT_ROWS("nextn.pre_projection.weight", "nextn.post_projection.weight", "masked_embd_centroids.weight",
+                  "masked_embd_ordering")},
+    {"gemma4_assistant", ".n_embd_backbone", /* of files from before that */
+     DIALECT_ROWS("mtp.pre_projection.weight", "mtp.post_projection.weight", "mtp.centroids.weight",
+                  "mtp.token_ordering.weight")},
+    {"gemma4_mtp", ".backbone_embedding_length", /* of ik_llama.cpp */
+     DIALECT_ROWS("mtp_pre_proj.weight", "mtp_post_proj.weight", "mtp_centroids.weight", "mtp_token_ordering.weight")},
+};
+
+static const dialect *find_dialect(const weft_gguf *gguf) {
   weft_bytes name;
   if (weft_gguf_string(gguf, "general.architecture", &name, NULL) != WEFT_OK) return NULL;
-  bool same = name.n == strlen(arch.name) && memcmp(name.data, arch.name, name.n) == 0;
-  return same ? &arch : NULL;
+  for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
+    const char *arch = dialects[i].arch;
+    if (name.n == strlen(arch) && memcmp(name.data, arch, name.n) == 0) return &dialects[i];
+  }
+  return NULL;
+}
+
+/* Files have the number of groups as the shape of a tensor, and most do not say how many a row reads: the makers'
+ * drafters read 32. */
+static weft_status read_groups(const weft_gguf *gguf, const dialect *names, model_hyper *hyper, weft_error *error) {
+  enum { CHOSEN = 32, GROUPS_MAX = 65536 };
+  const model_keys keys = {gguf, hyper->arch, error};
+  const weft_gguf_tensor *centroids = weft_gguf_tensor_find(gguf, names->rows[ROW_CENTROIDS].name);
+  if (centroids == NULL) return WEFT_OK;
+  const uint64_t n = centroids->ne[1];
+  if (n == 0 || n > GROUPS_MAX || hyper->n_vocab % n != 0)
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: tensor '%s' has %" PRIu64 " groups, in which %" PRIu32 " tokens cannot lie evenly",
+                     weft_gguf_path(gguf), centroids->name, n, hyper->n_vocab);
+  hyper->draft.n_groups = (uint32_t)n;
+  return model_keys_u32_or(&keys, ".centroid_top_k", 1, (uint32_t)n, n < CHOSEN ? (uint32_t)n : CHOSEN,
+                           &hyper->draft.n_chosen);
+}
+
+static weft_status read_drafter(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+  const dialect *names = find_dialect(gguf);
+  const model_keys keys = {gguf, hyper->arch, error};
+  weft_status status = gemma4_read_assistant(gguf, hyper, error);
+  if (status == WEFT_OK) status = model_keys_u32(&keys, names->width, 1, 1 << 20, &hyper->n_target);
+  return status == WEFT_OK ? read_groups(gguf, names, hyper, error) : status;
+}
+
+static weft_status load_drafter(weft_model *model, weights_loader *loader) {
+  const uint32_t n = model->hyper.draft.n_groups > 0 ? ROW_TOKENS + 1 : ROW_CENTROIDS;
+  weft_status status = weights_load(loader, find_dialect(loader->gguf)->rows, n, UINT32_MAX, &model->globals);
+  return status == WEFT_OK ? gemma4_load(model, loader) : status;
+}
+
+static const model_arch arch = {"gemma4-assistant", read_drafter, load_drafter, project_pairs, gemma4_layer};
+
+const model_arch *assistant_arch(const weft_gguf *gguf) {
+  return find_dialect(gguf) != NULL ? &arch : NULL;
 }
 
 bool weft_model_is_assistant(const weft_gguf *gguf) {
@@ -94,7 +163,7 @@ weft_status assistant_read(const weft_gguf *gguf, const weft_model *target, mode
   if (embed == NULL || embed->ne[1] > 1 << 24)
     return weft_fail(error, WEFT_E_FORMAT, "%s: tensor 'token_embd.weight' is missing or too large",
                      weft_gguf_path(gguf));
-  (void)snprintf(hyper->arch, sizeof hyper->arch, "%s", arch.name);
+  (void)snprintf(hyper->arch, sizeof hyper->arch, "%s", find_dialect(gguf)->arch);
   hyper->entropy_bound = weft_entropy_bound_default();
   hyper->n_vocab = (uint32_t)embed->ne[1];
   weft_status status = arch.read(gguf, hyper, error);

@@ -15,10 +15,18 @@ static weft_status dflash_load(weft_model *model, weights_loader *loader);
 
 static const model_arch arch = {"dflash", NULL, dflash_load, layers_embed, llama_layer};
 
-bool dflash_is_file(const weft_gguf *gguf) {
+/* The architecture of such a file; NULL: it is another. */
+static const char *find_name(const weft_gguf *gguf) {
+  static const char *const names[] = {"dflash", "dspark"};
   weft_bytes name;
-  if (weft_gguf_string(gguf, "general.architecture", &name, NULL) != WEFT_OK) return false;
-  return name.n == strlen(arch.name) && memcmp(name.data, arch.name, name.n) == 0;
+  if (weft_gguf_string(gguf, "general.architecture", &name, NULL) != WEFT_OK) return NULL;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (name.n == strlen(names[i]) && memcmp(name.data, names[i], name.n) == 0) return names[i];
+  return NULL;
+}
+
+bool dflash_is_file(const weft_gguf *gguf) {
+  return find_name(gguf) != NULL;
 }
 
 bool weft_model_fills_blocks(const weft_gguf *gguf) {
@@ -31,15 +39,13 @@ bool dflash_is(const weft_model *model) {
 
 /* ---- keys of the file ---- */
 
-/* What drafters have that came after it. */
+/* What drafters have besides that is not computed. */
 static weft_status refuse_others(const model_keys *keys) {
   static const char *const names[][2] = {{".conv_kernel_size", "convolutions around sublayers (DFlash2)"},
                                          {".conv_kernel", "convolutions around sublayers (DFlash2)"},
                                          {".selector_rank", "a selector of candidates (DFlash2)"},
-                                         {".markov_rank", "a Markov head (DSpark)"},
                                          {".attention.sliding_window", "windows of a drafter"}};
-  static const char *const tensors[][2] = {{"markov_w1.weight", "a Markov head (DSpark)"},
-                                           {"output.weight", "a head of a drafter's own"},
+  static const char *const tensors[][2] = {{"output.weight", "a head of a drafter's own"},
                                            {"d2t", "a vocabulary of a drafter's own"},
                                            {"blk.0.attn_sinks.weight", "sinks of a drafter"}};
   weft_status status = hyper_refuse_each(keys, names, sizeof names / sizeof *names);
@@ -54,7 +60,7 @@ static weft_status refuse_others(const model_keys *keys) {
 /* The layers whose input it reads. */
 static weft_status read_layers(const model_keys *keys, model_block *block) {
   char name[64];
-  (void)snprintf(name, sizeof name, "%s.target_layers", arch.name);
+  (void)snprintf(name, sizeof name, "%s.target_layers", keys->arch);
   uint64_t n = weft_gguf_count(keys->gguf, name);
   if (n == 0 || n > MODEL_BLOCK_LAYERS_MAX)
     return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s' has %" PRIu64 " layers; 1 to %d can be read",
@@ -72,6 +78,42 @@ static weft_status read_layers(const model_keys *keys, model_block *block) {
   return WEFT_OK;
 }
 
+/* A flag of the file must be what is computed. */
+static weft_status check_flag(const model_keys *keys, const char *name, bool computed) {
+  char key[64];
+  bool set;
+  (void)snprintf(key, sizeof key, "%s.%s", keys->arch, name);
+  weft_status status = weft_gguf_bool(keys->gguf, key, &set, keys->error);
+  if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
+  if (status != WEFT_OK || set == computed) return status;
+  return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s' is %s, which is not supported",
+                   weft_gguf_path(keys->gguf), key, set ? "true" : "false");
+}
+
+/* DSpark: what the token before adds to logits, of a block whose first row gives the first draft. */
+static weft_status read_pairs(const model_keys *keys, model_hyper *hyper) {
+  enum { RANK_MAX = 1 << 14 };
+  const weft_gguf_tensor *before = weft_gguf_tensor_find(keys->gguf, "markov_w1.weight");
+  weft_bytes kind;
+  char key[64];
+  (void)snprintf(key, sizeof key, "%s.markov_head_type", keys->arch);
+  hyper->block.first = before == NULL ? 1 : 0;
+  if (before == NULL && strcmp(keys->arch, arch.name) != 0)
+    return weft_fail(keys->error, WEFT_E_FORMAT, "%s: tensor 'markov_w1.weight' is missing; a %s drafter needs it",
+                     weft_gguf_path(keys->gguf), keys->arch);
+  if (before != NULL && (before->ne[0] == 0 || before->ne[0] > RANK_MAX))
+    return weft_fail(keys->error, WEFT_E_FORMAT, "%s: tensor 'markov_w1.weight' has rows of %" PRIu64 " numbers",
+                     weft_gguf_path(keys->gguf), before->ne[0]);
+  hyper->draft.rank = before == NULL ? 0 : (uint32_t)before->ne[0];
+  if (weft_gguf_string(keys->gguf, key, &kind, NULL) == WEFT_OK &&
+      (kind.n != 7 || memcmp(kind.data, "vanilla", 7) != 0))
+    return weft_fail(keys->error, WEFT_E_UNSUPPORTED,
+                     "%s: key '%s' is not 'vanilla': other Markov heads (DSpark) are not supported",
+                     weft_gguf_path(keys->gguf), key);
+  weft_status status = check_flag(keys, "sample_from_anchor", hyper->block.first == 0);
+  return status == WEFT_OK ? check_flag(keys, "attention.causal", false) : status;
+}
+
 static weft_status read_block(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
   const model_keys keys = {gguf, hyper->arch, error}, text = {gguf, "tokenizer.ggml", error};
   uint32_t mask = 0;
@@ -80,12 +122,13 @@ static weft_status read_block(const weft_gguf *gguf, model_hyper *hyper, weft_er
   if (status == WEFT_OK) status = model_keys_u32(&keys, ".block_size", 2, 64, &hyper->block.n);
   if (status == WEFT_OK) status = model_keys_u32(&text, ".mask_token_id", 0, INT32_MAX, &mask);
   hyper->block.mask = (int32_t)mask;
+  if (status == WEFT_OK) status = read_pairs(&keys, hyper);
   return status == WEFT_OK ? read_layers(&keys, &hyper->block) : status;
 }
 
 static weft_status read_file(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
   memset(hyper, 0, sizeof *hyper);
-  (void)snprintf(hyper->arch, sizeof hyper->arch, "%s", arch.name);
+  (void)snprintf(hyper->arch, sizeof hyper->arch, "%s", find_name(gguf));
   hyper->entropy_bound = weft_entropy_bound_default();
   return read_block(gguf, hyper, error);
 }
@@ -188,9 +231,15 @@ static const tensor_row own_rows[] = {
     GLOBAL("enc.output_norm.weight", VECTOR, ALWAYS, hidden_norm, 0, HIDDEN),
 };
 
+static const tensor_row pair_rows[] = {
+    GLOBAL("markov_w1.weight", MATRIX, ALWAYS, draft.before, EMBED, DIM_DRAFT_RANK, DIM_VOCAB),
+    GLOBAL("markov_w2.weight", MATRIX, ALWAYS, draft.follows, MATMUL, DIM_DRAFT_RANK, DIM_VOCAB),
+};
+
 static weft_status dflash_load(weft_model *model, weights_loader *loader) {
   float cap, scale;
   weft_status status = WEIGHTS_LOAD(loader, own_rows, 0, &model->globals);
+  if (status == WEFT_OK && model->hyper.draft.rank > 0) status = WEIGHTS_LOAD(loader, pair_rows, 0, &model->globals);
   if (status == WEFT_OK) status = weights_output_norm(loader);
   if (status == WEFT_OK) status = llama_load_layers(model, loader);
   model->globals.token_embd = model->target->globals.token_embd;

@@ -11,8 +11,10 @@
  * Law. Its keys lie in sets of rows behind those of its target's layers, so that the pager keeps, finds, moves and
  * forgets them with these; a key depends on tokens up to its position alone. The keys of a block lie in scratch. A
  * row's result depends on its block and the keys before it only. The two lie on one device, and the target is
- * opened with the drafter's file in weft_model_limits. What files of DSpark and DFlash2 have besides is refused by
- * name. */
+ * opened with the drafter's file in weft_model_limits. What files of DFlash2 have besides is refused by name.
+ *
+ * DSpark: the rows of a block from the first one on give the drafts, and the token before each adds to its logits
+ * (model/blocks.h; the runner draws, since a draft is not known before the one before it). */
 #ifndef WEFT_MODEL_DFLASH_H
 #define WEFT_MODEL_DFLASH_H
 

@@ -93,7 +93,6 @@ weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
 weft_status gemma4_read_assistant(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
   model_keys keys = {gguf, hyper->arch, error};
   weft_status status = read_layers(gguf, hyper, error);
-  if (status == WEFT_OK) status = model_keys_u32(&keys, ".embedding_length_out", 1, 1 << 20, &hyper->n_target);
   if (status == WEFT_OK)
     status = hyper_refuse_if_set(&keys, ".embedding_length_per_layer_input", "per layer embeddings");
   for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
@@ -136,11 +135,6 @@ static const tensor_row per_layer_rows[] = {
     ROW("post_norm.weight", VECTOR, ALWAYS, post_norm, 0, HIDDEN),
     SCALES("inp_gate", inp_gate, DIM_ONE),
     SCALES("proj", proj, DIM_ONE),
-};
-
-static const tensor_row assistant_rows[] = {
-    GLOBAL("nextn.pre_projection.weight", MATRIX, ALWAYS, pre_projection, MATMUL, DIM_TARGET_TWICE, HIDDEN),
-    GLOBAL("nextn.post_projection.weight", MATRIX, ALWAYS, post_projection, MATMUL, HIDDEN, DIM_TARGET),
 };
 
 static const tensor_row per_layer_global_rows[] = {
@@ -233,11 +227,6 @@ weft_status gemma4_load(weft_model *model, weights_loader *loader) {
   if (status != WEFT_OK) return status;
   return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);
-}
-
-weft_status gemma4_load_assistant(weft_model *model, weights_loader *loader) {
-  weft_status status = WEIGHTS_LOAD(loader, assistant_rows, UINT32_MAX, &model->globals);
-  return status == WEFT_OK ? gemma4_load(model, loader) : status;
 }
 
 /* ---- forward ---- */

@@ -60,7 +60,7 @@ enum {
 typedef struct model_hyper {
   char arch[32]; /* as in the file; the prefix of its keys */
   bool diffusion;
-  uint32_t n_layers, n_hidden, n_vocab, n_heads, context_length;
+  uint32_t n_layers, n_hidden, n_vocab, n_heads, context_length, canvas_length;
   uint32_t n_layers_left_out; /* behind the others, in the file: they guess tokens ahead and are not computed */
   uint32_t first_in_file; /* the number that layer 0 has in the file; above 0 of a layer that was left out (nextn.h) */
   uint32_t n_experts, n_experts_used, n_expert_ff; /* 0: no layer routes */
@@ -76,14 +76,13 @@ typedef struct model_hyper {
   weft_activation activation;
   uint32_t n_per_layer; /* width of the embeddings per layer; 0: none */
   uint32_t n_target;    /* of a drafter: n_hidden of the model whose keys it reads; 0: it is a model */
-  float eps, cap, embed_scale, attention_scale;
-  float rope_base, rope_base_window;
+  float eps, cap, embed_scale, attention_scale, rope_base, rope_base_window;
   uint32_t n_rotated; /* elements of a head that rotate, the first ones in the file; 0: all */
   model_delta delta;
   model_latent latent;
   model_block block;
+  model_draft_sizes draft;
   rope_scaling rope_scaling;
-  uint32_t canvas_length;
   weft_entropy_bound entropy_bound;
 } model_hyper;
 
@@ -137,6 +136,7 @@ typedef struct model_globals {
   weft_weight self_cond_gate, self_cond_up, self_cond_down;
   weft_weight out_mixes; /* of the stream, after the last layer */
   const float *out_base, *out_scale;
+  model_draft_head draft;
 } model_globals;
 
 typedef struct model_scratch {

@@ -70,14 +70,14 @@ static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, wef
     shown[n] = name.data[n] >= 0x20 && name.data[n] < 0x7F ? name.data[n] : '?';
   }
   shown[n] = 0;
-  static const char *const parts[] = {"clip", "gemma4-assistant", "gemma4_mtp", "dflash"};
+  static const char *const parts[] = {"clip", "gemma4-assistant", "gemma4_assistant", "gemma4_mtp", "dflash", "dspark"};
   bool is_part = false;
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) is_part = is_part || strcmp(shown, parts[i]) == 0;
   if (is_part) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "%s: architecture '%s' is a part beside a model (%s) and no model; give the file of the model%s",
                      weft_gguf_path(gguf), shown, shown[0] == 'c' ? "an encoder of images or sound" : "a drafter",
-                     shown[0] == 'c' || shown[6] == '_' ? "" : ", and this one as --draft model:FILE");
+                     shown[0] == 'c' ? "" : ", and this one as --draft model:FILE");
   }
   if (strcmp(shown, "gptoss") == 0) {
     return weft_fail(

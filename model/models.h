@@ -48,9 +48,8 @@ weft_status gemma4_layer(model_step *step, uint32_t layer);
 weft_status gemma4_load_row_scales(weights_loader *loader);
 weft_status gemma3_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status gemma3_load(weft_model *model, weights_loader *loader);
-/* The same of a drafter with queries alone (assistant.h); its embed stands in assistant.c. */
+/* The same keys of a drafter with queries alone, but for those of assistant.c. */
 weft_status gemma4_read_assistant(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
-weft_status gemma4_load_assistant(weft_model *model, weights_loader *loader);
 weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status llama_load(weft_model *model, weights_loader *loader);
 weft_status llama_layer(model_step *step, uint32_t layer);

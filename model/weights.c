@@ -6,14 +6,13 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "base/memory.h"
 #include "base/memory_room.h"
 #include "kernels/share.h"
 #include "model/weights_slice.h"
 
-/* Of latent rows, and the stream of several parts. */
-static uint64_t latent_dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t l) {
+/* Of latent rows, the stream of several parts, and heads of drafters. */
+static uint64_t rare_dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t l) {
   const model_latent *latent = &hyper->latent;
   const uint64_t n = latent->n_streams, wide = latent->ratio[l] == MODEL_LATENT_OVERLAPS ? 2 : 1;
   if (dim == DIM_STREAM) return n * hyper->n_hidden;
@@ -29,6 +28,8 @@ static uint64_t latent_dim_value(const model_hyper *hyper, tensor_dim dim, uint3
   if (dim == DIM_INDEX) return latent->index_dim;
   if (dim == DIM_INDEX_HEADS) return latent->n_index_heads;
   if (dim == DIM_INDEX_Q) return (uint64_t)latent->n_index_heads * latent->index_dim;
+  if (dim == DIM_DRAFT_GROUPS) return hyper->draft.n_groups;
+  if (dim == DIM_DRAFT_RANK) return hyper->draft.rank;
   return hyper->n_experts_used; /* DIM_EXPERTS_USED */
 }
 
@@ -92,7 +93,9 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
     case DIM_INDEX_HEADS:
     case DIM_INDEX_Q:
     case DIM_EXPERTS_USED:
-      return latent_dim_value(hyper, dim, l);
+    case DIM_DRAFT_GROUPS:
+    case DIM_DRAFT_RANK:
+      return rare_dim_value(hyper, dim, l);
     case DIM_PER_LAYER:
       return hyper->n_per_layer;
     case DIM_PER_LAYER_ALL:
@@ -445,8 +448,10 @@ static weft_status place_groups(weights_loader *loader, const weft_gguf_tensor *
   return status;
 }
 
-static weft_status place_expert_ids(weights_loader *loader, const weft_gguf_tensor *tensor, const int32_t **out) {
-  const uint32_t n_experts = loader->model->hyper.n_experts;
+static weft_status place_ids(weights_loader *loader, const weft_gguf_tensor *tensor, tensor_kind kind,
+                             const int32_t **out) {
+  const bool experts = kind == TENSOR_EXPERT_IDS;
+  const uint32_t n_all = experts ? loader->model->hyper.n_experts : loader->model->hyper.n_vocab;
   const uint64_t n = tensor->ne[0] * tensor->ne[1];
   const uint8_t *bytes;
   static const int32_t judged;
@@ -458,16 +463,20 @@ static weft_status place_expert_ids(weights_loader *loader, const weft_gguf_tens
   if (ids == NULL) return fail_no_memory(loader, tensor);
   memcpy(ids, bytes, n * sizeof *ids);
   for (uint64_t i = 0; i < n && status == WEFT_OK; i++) {
-    if ((uint32_t)ids[i] < n_experts) continue;
-    status = weft_fail(loader->error, WEFT_E_FORMAT,
-                       "%s: tensor '%s' names expert %d of token %" PRIu64 "; there are %" PRIu32,
-                       weft_gguf_path(loader->gguf), tensor->name, ids[i], i / tensor->ne[0], n_experts);
+    if ((uint32_t)ids[i] < n_all) continue;
+    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' names %s %d %s %" PRIu64 "; there are %" PRIu32,
+                       weft_gguf_path(loader->gguf), tensor->name, experts ? "expert" : "token", ids[i],
+                       experts ? "of token" : "at place", experts ? i / tensor->ne[0] : i, n_all);
   }
   const float *placed = NULL;
   if (status == WEFT_OK) status = weights_vector(loader, (const float *)(const void *)ids, n, &placed);
   *out = (const int32_t *)(const void *)placed;
   weft_free(ids);
   return status;
+}
+
+static bool holds_ids(const tensor_row *row) {
+  return row->kind == TENSOR_EXPERT_IDS || row->kind == TENSOR_TOKENS;
 }
 
 static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
@@ -492,7 +501,7 @@ static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *
   if (row->kind == TENSOR_FIRST_HALVES || row->kind == TENSOR_SECOND_HALVES)
     return place_halves(loader, tensor, row, loader->model->hyper.head_dim[layer], field);
   if (row->kind == TENSOR_GROUPS) return place_groups(loader, tensor, row->uses, field);
-  if (row->kind == TENSOR_EXPERT_IDS) return place_expert_ids(loader, tensor, field);
+  if (holds_ids(row)) return place_ids(loader, tensor, row->kind, field);
   if (row->kind == TENSOR_MATRIX) return place_matrix(loader, &slice.matrix, NULL, row->uses, field);
   if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, &slice, 0, field);
   if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, &slice, 0, &((weft_weight *)field)->scale);
@@ -582,13 +591,14 @@ static bool is_passed_over(const weights_loader *loader, const tensor_row *row, 
   return row->kind == TENSOR_SCALE && ((const weft_weight *)(const void *)(into + row->field))->data == NULL;
 }
 
-/* A table of experts is of whole numbers, which nothing else is. */
+/* A table of experts or tokens is of whole numbers, which nothing else is. */
 static weft_status check_type(const weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row) {
   enum { TYPE_ID_I32 = 26 };
-  if (row->kind != TENSOR_EXPERT_IDS) return weft_gguf_check_type(loader->gguf, tensor, loader->error);
+  if (!holds_ids(row)) return weft_gguf_check_type(loader->gguf, tensor, loader->error);
   if (tensor->type_id == TYPE_ID_I32) return WEFT_OK;
-  return weft_fail(loader->error, WEFT_E_UNSUPPORTED, "%s: tensor '%s' has type %s; a table of experts is of type I32",
-                   weft_gguf_path(loader->gguf), tensor->name, weft_type_name_of_id((int32_t)tensor->type_id));
+  return weft_fail(loader->error, WEFT_E_UNSUPPORTED, "%s: tensor '%s' has type %s; a table of %s is of type I32",
+                   weft_gguf_path(loader->gguf), tensor->name, weft_type_name_of_id((int32_t)tensor->type_id),
+                   row->kind == TENSOR_TOKENS ? "tokens" : "experts");
 }
 
 static weft_status load_row(weights_loader *loader, const tensor_row *row, uint32_t layer, void *into) {
@@ -692,59 +702,6 @@ weft_status weights_output_norm(weights_loader *loader) {
 }
 
 /* ---- the whole file ---- */
-
-static bool has_ending(const char *name, const char *ending) {
-  size_t n = strlen(name), n_ending = strlen(ending);
-  return n > n_ending && strcmp(name + n - n_ending, ending) == 0;
-}
-
-/* Encoders of images and sound beside the model, which text does not pass. */
-static bool is_of_encoder(const char *name) {
-  static const char *const starts[] = {"v.", "a.", "mm."};
-  for (uint32_t i = 0; i < 3; i++) {
-    if (strncmp(name, starts[i], strlen(starts[i])) == 0) return true;
-  }
-  return false;
-}
-
-/* Of what every row passes before the first layer and behind the last one, or of its rotation. */
-static bool is_around_layers(const char *name) {
-  static const char *const starts[] = {"token_", "position_", "per_layer_", "rope_", "output"};
-  for (uint32_t i = 0; i < sizeof starts / sizeof *starts; i++) {
-    if (strncmp(name, starts[i], strlen(starts[i])) == 0) return true;
-  }
-  return false;
-}
-
-/* Whether answers would be wrong without the tensor: it belongs to a layer that is computed or to what stands around the
- * layers, or scales another. */
-static bool must_be_used(const model_hyper *hyper, const char *name) {
-  unsigned layer, in_layer = sscanf(name, "blk.%u.", &layer) == 1;
-  if (hyper->first_in_file > 0) return in_layer && layer == hyper->first_in_file; /* the others are the model's */
-  if (is_around_layers(name)) return true;
-  if (!is_of_encoder(name) && (has_ending(name, ".scale") || has_ending(name, ".input_scale"))) return true;
-  return in_layer && layer < hyper->n_layers;
-}
-
-weft_status weights_check_unused(const weights_loader *loader) {
-  uint32_t n = 0;
-  const char *first = NULL;
-  for (uint32_t i = 0; i < weft_gguf_n_tensors(loader->gguf); i++) {
-    if (loader->used[i]) continue;
-    const char *name = weft_gguf_tensor_at(loader->gguf, i)->name;
-    if (must_be_used(&loader->model->hyper, name) && !loader->model->limits.unused_tensors) {
-      return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                       "%s: tensor '%s' is not used by a %s model; without it the answers would be wrong "
-                       "(--unused-tensors opens the file all the same)",
-                       weft_gguf_path(loader->gguf), name, loader->model->hyper.arch);
-    }
-    if (n++ == 0) first = name;
-  }
-  if (n == 0 || loader->model->limits.nextn) return WEFT_OK; /* the layer and its model use a part of the file each */
-  weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " tensors are not used by a %s model; the first is '%s'",
-           weft_gguf_path(loader->gguf), n, loader->model->hyper.arch, first);
-  return WEFT_OK;
-}
 
 weft_status weights_check_room(const weights_loader *loader) {
   const double gib = 1024.0 * 1024.0 * 1024.0;

@@ -55,6 +55,8 @@ typedef enum tensor_dim {
   DIM_INDEX_HEADS,   /* heads that score index rows */
   DIM_INDEX_Q,       /* these heads * the numbers of an index row */
   DIM_EXPERTS_USED,
+  DIM_DRAFT_GROUPS, /* of the tokens that a drafter's head reads */
+  DIM_DRAFT_RANK,
   DIM_PER_LAYER,    /* n_per_layer */
   DIM_PER_LAYER_ALL /* n_per_layer of all layers */
 } tensor_dim;
@@ -80,7 +82,8 @@ typedef enum tensor_kind {
   TENSOR_INPUT_SCALE = 7,
   /* The rows of a matrix, a part for each group of heads. Field: weft_weight [MODEL_LATENT_GROUPS_MAX]. */
   TENSOR_GROUPS = 10,
-  TENSOR_EXPERT_IDS = 11 /* type I32, each below the number of experts. Field: const int32_t * on the device */
+  TENSOR_EXPERT_IDS = 11, /* type I32, each below the number of experts. Field: const int32_t * on the device */
+  TENSOR_TOKENS = 12      /* the same, each below the number of tokens */
 } tensor_kind;
 
 typedef enum tensor_need {

@@ -12,7 +12,7 @@
 
 /* ---- open and close ---- */
 
-static void *take_device(device_runner *r, runner_assist *a, uint64_t n, uint64_t size, weft_status *status) {
+void *runner_take_draft_memory(device_runner *r, runner_assist *a, uint64_t n, uint64_t size, weft_status *status) {
   a->n_bytes += n * size;
   return runner_memory_take(&r->memory, r->first, n * size, status);
 }
@@ -22,8 +22,8 @@ static weft_status take_features(device_runner *r, runner_assist *a) {
   weft_model *target = r->config.model;
   weft_status status = WEFT_OK;
   if (!dflash_is(a->model)) return WEFT_OK;
-  target->features.rows =
-      take_device(r, a, (uint64_t)target->limits.rows_max * a->model->hyper.n_target, sizeof(float), &status);
+  target->features.rows = runner_take_draft_memory(r, a, (uint64_t)target->limits.rows_max * a->model->hyper.n_target,
+                                                   sizeof(float), &status);
   target->features.block = status == WEFT_OK ? &a->model->hyper.block : NULL;
   return status;
 }
@@ -33,15 +33,16 @@ static weft_status take_arrays(device_runner *r, runner_assist *a) {
   uint64_t n = a->rows_max, f = sizeof(float), n_pairs = a->model->limits.rows_max;
   weft_head_stats_args stats = {.weight = a->head, .n_rows = a->rows_max, .h_stride = a->n_hidden};
   a->scratch_bytes = weft_head_stats_scratch(r->first, &stats);
-  a->kept = take_device(r, a, (uint64_t)(r->info.depth + 1) * a->kept_rows * a->n_target, f, &status);
-  a->newest = take_device(r, a, (r->config.n_slots + 1ull) * a->n_target, f, &status);
-  a->pair = take_device(r, a, 2 * n_pairs * a->n_target, f, &status);
-  a->hidden = take_device(r, a, n * a->n_hidden, f, &status);
-  a->token = take_device(r, a, n * (RUNNER_DRAFTS_MAX + 1), sizeof *a->token, &status);
-  a->asked = take_device(r, a, n * (2 * RUNNER_DRAFTS_MAX + 1), sizeof *a->asked, &status);
-  a->stats = take_device(r, a, runner_stats_bytes(n), 1, &status);
-  a->scratch = take_device(r, a, a->scratch_bytes, 1, &status);
+  a->kept = runner_take_draft_memory(r, a, (uint64_t)(r->info.depth + 1) * a->kept_rows * a->n_target, f, &status);
+  a->newest = runner_take_draft_memory(r, a, (r->config.n_slots + 1ull) * a->n_target, f, &status);
+  a->pair = runner_take_draft_memory(r, a, 2 * n_pairs * a->n_target, f, &status);
+  a->hidden = runner_take_draft_memory(r, a, n * a->n_hidden, f, &status);
+  a->token = runner_take_draft_memory(r, a, n * (RUNNER_DRAFTS_MAX + 1), sizeof *a->token, &status);
+  a->asked = runner_take_draft_memory(r, a, n * (2 * RUNNER_DRAFTS_MAX + 1), sizeof *a->asked, &status);
+  a->stats = runner_take_draft_memory(r, a, runner_stats_bytes(n), 1, &status);
+  a->scratch = runner_take_draft_memory(r, a, a->scratch_bytes, 1, &status);
   if (status == WEFT_OK) status = take_features(r, a);
+  if (status == WEFT_OK) status = runner_heads_open(r, a);
   if (status == WEFT_OK)
     status = weft_device_alloc_host(r->first, n * RUNNER_DRAFTS_MAX * sizeof *a->drafted, (void **)&a->drafted);
   if (status != WEFT_OK) return status;
@@ -85,6 +86,7 @@ void runner_assist_close(device_runner *r, runner_assist *a) {
   if (a == NULL) return;
   r->config.model->features.block = NULL;
   weft_device_free_host(r->first, a->drafted);
+  weft_free(a->logits.host);
   weft_free(a->input);
   weft_free(a->row);
   weft_free(a->allowed_of);
@@ -174,12 +176,13 @@ static weft_status ask_drafts(device_runner *r, const weft_batch *batch, uint32_
   weft_status status =
       weft_device_upload(r->first, a->asked, a->input, ((uint64_t)2 * n_drafts + 1) * n * sizeof *a->asked);
   if (status == WEFT_OK) status = weft_device_upload(r->first, a->token, batch->token, n * sizeof *a->token);
-  return status;
+  return status == WEFT_OK && runner_heads_apply(a) ? runner_heads_ask(r, batch, n_drafts) : status;
 }
 
 /* The tokens of draft k, behind those of the drafts before. */
 static weft_status draw_drafts(device_runner *r, uint32_t n, uint32_t k) {
   runner_assist *a = r->assist;
+  if (runner_heads_apply(a)) return runner_heads_draw(r, n, k);
   runner_stats out = runner_stats_at(a->stats, n);
   const float *asked = (const float *)(const void *)(a->asked + n);
   weft_head_stats_args stats = {.h = a->hidden,

@@ -10,7 +10,7 @@
 static uint32_t count_blocks(const device_runner *r, uint32_t n_drafts) {
   const runner_assist *a = r->assist;
   const uint32_t block = a->model->hyper.block.n, n = a->model->limits.canvas_rows_max / block;
-  if (n_drafts + 1 > block) return 0;
+  if (n_drafts + a->model->hyper.block.first > block) return 0;
   return n < a->rows_max ? n : a->rows_max;
 }
 
@@ -54,14 +54,14 @@ static void lay_blocks(device_runner *r, const weft_batch *batch, uint32_t n_dra
       a->marks[i * block->n + k] = k == 0 ? batch->token[i] : block->mask;
       a->position[i * block->n + k] = batch->position[i] + (int32_t)k;
     }
-    for (uint32_t k = 0; k < n_drafts; k++) a->row[i * n_drafts + k] = i * block->n + 1 + k;
+    for (uint32_t k = 0; k < n_drafts; k++) a->row[i * n_drafts + k] = i * block->n + block->first + k;
     a->segment[i] = (weft_segment){.slot = batch->segment[i].slot,
                                    .first_row = i * block->n,
                                    .n_rows = block->n,
                                    .kv_len = (uint32_t)batch->position[i],
                                    .mask = WEFT_MASK_WHOLE,
                                    .stores = WEFT_STORES_SCRATCH,
-                                   .first_output = 1,
+                                   .first_output = block->first,
                                    .n_outputs = n_drafts};
   }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the ways of drafting of a runner share (runner_assist.c), and each of them: a drafter that reads the model's
  * keys (runner_assist.c, model/assistant.h), and the layer of the model's file that guesses ahead (runner_nextn.c).
- * Private to these files.
+ * Private to these files and to runner_heads.c.
  *
  * Law: a way gives, for draft k of some rows, the rows that the head reads; what is drawn from them, and what becomes
  * of it, is the same for all. */
@@ -9,6 +9,7 @@
 #define WEFT_MODEL_RUNNER_RUNNER_WAYS_H
 
 #include "model/runner/runner_assist.h"
+#include "model/runner/runner_heads.h"
 
 enum { RUNNER_DRAFTS_MAX = 32 };
 
@@ -48,6 +49,7 @@ struct runner_assist {
   int32_t *asked; /* [rows_max] which of both, then [RUNNER_DRAFTS_MAX][2][rows_max] temperatures and numbers drawn */
   void *stats;    /* of rows_max rows */
   void *scratch;
+  runner_draft_logits logits; /* of heads whose drafts are drawn from logits */
   /* Host memory. */
   int32_t *drafted; /* [RUNNER_DRAFTS_MAX][rows_max] that the device sends */
   int32_t *input;   /* [RUNNER_DRAFTS_MAX * 2 + 1][rows_max] */
@@ -61,6 +63,8 @@ struct runner_assist {
   weft_segment *segment; /* [rows_max] */
 };
 
+/* Memory of the device that is freed with the runner's. */
+void *runner_take_draft_memory(device_runner *r, runner_assist *a, uint64_t n, uint64_t size, weft_status *status);
 /* The kept rows of a flight: those that need logits come first, plain ones behind those that are scored. */
 float *runner_kept_of(const device_runner *r, const runner_flight *f);
 weft_status runner_keep_rows(device_runner *r, const runner_flight *f);

@@ -68,15 +68,15 @@ class Drafter(torch.nn.Module):
         hidden = self.target.model(tokens, use_cache=False, output_hidden_states=True).hidden_states
         return torch.cat([hidden[l] for l in READS], dim=-1)
 
-    def forward(self, features, token, first):
-        """Rows of the blocks that begin with these tokens at position `first`; features: of the positions before it."""
+    def forward(self, features, token, first, skip=1):
+        """Rows from `skip` on of the blocks that begin with these tokens at position `first`; features: of the positions before it."""
         context = self.hidden_norm(self.fc(features))
         marks = torch.full((token.shape[0], BLOCK - 1), MARK)
         x = self.target.model.embed_tokens(torch.cat([token, marks], dim=1))
         cos, sin = self.rotary(x, torch.arange(first + BLOCK)[None])
         for layer in self.layers:
             x = layer(x, context, cos, sin)
-        return self.target.lm_head(self.norm(x))[:, 1:]
+        return self.target.lm_head(self.norm(x))[:, skip:]
 
 
 @torch.no_grad()
@@ -157,13 +157,18 @@ def write(path, own, drafter):
     w.close()
 
 
-def make():
+def target_of():
     t = next(t for t in tiny_llama.ALL if t.name == TARGET)
     with open(os.path.join(HERE, "models", TARGET + ".cases.txt"), encoding="ascii") as f:
         seed = next(int(line.split()[1]) for line in f if line.startswith("seed "))
-    target, g = tiny_llama.build(t, seed), torch.Generator().manual_seed(5)
+    target = tiny_llama.build(t, seed)
     tensors = {x.name: x.data for x in gguf.GGUFReader(os.path.join(HERE, "models", TARGET + ".gguf")).tensors}
     assert np.array_equal(tensors["token_embd.weight"], target.model.embed_tokens.weight.detach().numpy())
+    return t, target
+
+
+def make():
+    (t, target), g = target_of(), torch.Generator().manual_seed(5)
     own, drafter = build(t, target)
     train(drafter, 400)
     lines, floats = [], []

@@ -205,6 +205,22 @@ static void refuse_targets(const char *path) {
   harness_close(&h);
 }
 
+/* Groups of tokens that a head cannot read. */
+static void refuse_groups(const char *drafter) {
+  char groups[600];
+  (void)snprintf(groups, sizeof groups, "%s",
+                 gguf_edit_join(drafter, path_of("assistants", "centroids.gguf"), "groups"));
+  const gguf_edit uneven = {.reshape = "masked_embd_centroids.weight"}, order = {.drop_tensor = "masked_embd_ordering"},
+                  far = {.bad_integer = "masked_embd_ordering"},
+                  type = {.retype = "masked_embd_ordering", .type = WEFT_TYPE_F32},
+                  most = {.set_u32 = "gemma4-assistant.centroid_top_k", .value = 17};
+  refuse(groups, "ar-dense", &uneven, "has 15 groups, in which 128 tokens cannot lie evenly");
+  refuse(groups, "ar-dense", &order, "'masked_embd_ordering' is missing");
+  refuse(groups, "ar-dense", &far, "names token 1000 at place 0; there are 128");
+  refuse(groups, "ar-dense", &type, "has type F32; a table of tokens is of type I32");
+  refuse(groups, "ar-dense", &most, "gemma4-assistant.centroid_top_k");
+}
+
 static void run_refusals(void) {
   char path[600];
   (void)snprintf(path, sizeof path, "%s", path_of("assistants", "dense.gguf"));
@@ -222,6 +238,7 @@ static void run_refusals(void) {
   refuse(path, "qwen3-base", NULL, "drafts for gemma4 models, and qwen3-base is of 'qwen3'");
   refuse(harness_tiny("ar-dense"), "ar-dense", NULL, "it is no drafter of architecture 'gemma4-assistant'");
   refuse_targets(path);
+  refuse_groups(path);
   gguf_edit_clean();
 }
 

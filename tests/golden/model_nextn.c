@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The layer of a file that guesses tokens ahead, a drafter that fills blocks (model/dflash.h), and one that reads keys
- * (model/assistant.h, alone in golden/model_assistants), by the runner that drafts with it, on a card as graphs, against layers put together of transformers' classes (tests/golden/README.md, assistants/): the
- * logits of each draft after a prompt, on every backend of this machine. Goal: largest error <= 2e-4 of the range of
- * what a prompt's drafts expect. Drafts have the same bits alone and beside others, after a prompt in any chunks, and
- * after runs whose drafts were partly wrong. What cannot draft is refused with one line. */
+ * (model/assistant.h, alone in golden/model_assistants), whose head may read the tokens of a few groups alone, by the
+ * runner that drafts with it, on a card as graphs, against transformers' classes or layers put together of these
+ * (tests/golden/README.md, assistants/): the logits of each draft after a prompt, on every backend of this machine.
+ * Goal: largest error <= 2e-4 of the range of what a prompt's drafts expect. Drafts have the same bits alone and beside
+ * others, after a prompt in any chunks, and after runs whose drafts were partly wrong. What cannot draft is refused
+ * with one line. */
 #include "model/nextn.h"
 #include "model/runner/runner_ways.h"
 #include "tests/support/gguf_edit.h"
@@ -142,12 +144,52 @@ static void close_text(drafting *d, text *t, uint32_t slot) {
   harness_seq_close(&t->seq);
 }
 
+/* Tokens whose groups a row does not read are one below the least of the others, as in the makers' class. */
+static void fill_unread(const drafting *d, float *logits) {
+  const model_draft_sizes *draft = &d->layer->hyper.draft;
+  uint32_t n = d->h->info->n_vocab, n_read = 0;
+  float least = INFINITY;
+  for (uint32_t v = 0; v < n; v++) {
+    if (isinf(logits[v])) continue;
+    least = fminf(least, logits[v]);
+    n_read += 1;
+  }
+  if (n_read != draft->n_chosen * (n / draft->n_groups))
+    harness_die("groups", WEFT_E_INVALID, "another number of tokens");
+  for (uint32_t v = 0; v < n; v++)
+    if (isinf(logits[v])) logits[v] = least - 1.0f;
+}
+
+/* The logits of the last drafts that were made: those of draft k. */
+static void find_logits(drafting *d, device_runner *r, uint32_t n, uint32_t k) {
+  const uint32_t n_vocab = d->h->info->n_vocab;
+  float cap, scale;
+  weft_head_rows_args args = {.h = r->assist->hidden,
+                              .weight = weft_model_head(d->layer, &cap, &scale),
+                              .logits = d->logits,
+                              .bad = d->bad,
+                              .n_rows = n,
+                              .h_stride = r->assist->n_hidden,
+                              .logits_stride = n_vocab,
+                              .cap = cap,
+                              .scratch = d->scratch,
+                              .scratch_bytes = d->scratch_bytes};
+  if (!runner_heads_apply(r->assist)) {
+    need(weft_head_rows(d->h->device, &args), "head", NULL);
+  } else {
+    need(runner_heads_logits(r, 0, n, k), "logits", NULL);
+    need(weft_device_copy(d->h->device, d->logits, r->assist->logits.row, (uint64_t)n * n_vocab * sizeof *d->logits),
+         "a copy", NULL);
+  }
+  harness_settle(d->h);
+  for (uint32_t i = 0; d->layer->hyper.draft.n_groups > 0 && i < n; i++) fill_unread(d, d->logits + i * n_vocab);
+}
+
 /* n_drafts drafts of the texts, text i in slot first + i: out [n][n_drafts], and the logits of the last ones. */
 static void make_drafts(drafting *d, text *const *t, uint32_t first, uint32_t n, uint32_t n_drafts, int32_t *out,
                         float *logits) {
   uint32_t n_groups = d->h->layout.n_groups;
-  const device_runner *r = (const device_runner *)(const void *)d->runner;
-  float cap, scale;
+  device_runner *r = (device_runner *)(void *)d->runner;
   harness_arrays a = harness_arrays_open(n, n, n_groups);
   weft_batch counts = {.n_rows = n, .n_stored = n, .n_encoder = n, .n_segments = n, .n_groups = n_groups};
   for (uint32_t i = 0; i < n; i++) {
@@ -164,18 +206,7 @@ static void make_drafts(drafting *d, text *const *t, uint32_t first, uint32_t n,
   const weft_batch batch = batch_of(d, &a, counts);
   need(d->runner->ops->draft(d->runner, &batch, n_drafts, out), "drafts", NULL);
   harness_arrays_close(&a);
-  weft_head_rows_args args = {.h = r->assist->hidden,
-                              .weight = weft_model_head(d->layer, &cap, &scale),
-                              .logits = d->logits,
-                              .bad = d->bad,
-                              .n_rows = n,
-                              .h_stride = r->assist->n_hidden,
-                              .logits_stride = d->h->info->n_vocab,
-                              .cap = cap,
-                              .scratch = d->scratch,
-                              .scratch_bytes = d->scratch_bytes};
-  need(weft_head_rows(d->h->device, &args), "head", NULL);
-  harness_settle(d->h);
+  find_logits(d, r, n, n_drafts - 1);
   memcpy(logits, d->logits, (size_t)n * d->h->info->n_vocab * sizeof *logits);
 }
 
@@ -238,7 +269,7 @@ static void check_ways(drafting *d, const golden_drafts *g) {
   float logits[GOLDEN_DRAFTS_VOCAB];
   uint32_t n_taken = 0;
   for (uint32_t c = 0; c < 3; c++) {
-    const golden_prompt *p = &g->prompt[3 + c]; /* 63, 64 and 65 tokens */
+    const golden_prompt *p = &g->prompt[(g->n_prompts > 5 ? 3 : 2) + c]; /* 63, 64 and 65 tokens, but of centroids */
     open_text(d, t, 0, p->token, p->n, chunks[c]);
     same_as_prompt(d, t, "chunks");
     for (uint32_t i = 0; i < 3; i++) (void)run_rows(d, t, 0, &t->token[t->n - 1], 1, 1);
@@ -259,19 +290,60 @@ static void check_ways(drafting *d, const golden_drafts *g) {
   (void)printf("%u of %u drafts were right; ", n_taken, 18 * MOST);
 }
 
-static void run_golden(const char *name, const harness_options *options) {
+/* Names that a converter has given to what is in a drafter; NULL: those of the file. */
+typedef struct dialect {
+  const char *arch, *width, *into, *out_of, *means, *order;
+} dialect;
+
+static const dialect dialects[] = {
+    {"gemma4_assistant", "gemma4_assistant.n_embd_backbone", "mtp.pre_projection.weight", "mtp.post_projection.weight",
+     "mtp.centroids.weight", "mtp.token_ordering.weight"},
+    {"gemma4_mtp", "gemma4_mtp.backbone_embedding_length", "mtp_pre_proj.weight", "mtp_post_proj.weight",
+     "mtp_centroids.weight", "mtp_token_ordering.weight"},
+};
+
+/* The file by other names, one change after another. */
+static const char *rename_all(const char *path, const dialect *to) {
+  char prefix[40], to_prefix[40];
+  (void)snprintf(prefix, sizeof prefix, "gemma4-assistant.");
+  (void)snprintf(to_prefix, sizeof to_prefix, "%s.", to->arch);
+  const gguf_edit edits[] = {
+      {.set_string = "general.architecture", .text = to->arch},
+      {.set_u32 = to->width, .value = 32},
+      {.drop_key = "gemma4-assistant.embedding_length_out"},
+      {.prefix = prefix, .to_prefix = to_prefix},
+      {.rename = "nextn.pre_projection.weight", .name = to->into},
+      {.rename = "nextn.post_projection.weight", .name = to->out_of},
+      {.rename = "masked_embd_centroids.weight", .name = to->means},
+      {.rename = "masked_embd_ordering", .name = to->order},
+  };
+  for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
+    path = gguf_edit_file(path, &edits[i], i % 2 ? "odd" : "even");
+  return path;
+}
+
+/* A drafter, to which another file may add tensors; NULL: the layer of the model's file drafts. */
+static weft_gguf *open_file(const char *name, const golden_drafts *g, const dialect *names) {
+  char base[600], own[72];
+  if (strcmp(name, "nextn-moe") == 0) return NULL;
+  (void)snprintf(base, sizeof base, "%s", path_of(g->gguf));
+  (void)snprintf(own, sizeof own, "%s.gguf", name);
+  if (strcmp(own, g->gguf) == 0) return harness_gguf(base);
+  const char *path = gguf_edit_join(base, path_of(own), name);
+  return harness_gguf(names == NULL ? path : rename_all(path, names));
+}
+
+static void run_golden(const char *name, const harness_options *options, const dialect *names) {
   static golden_drafts g;
   harness h;
   drafting d;
-  bool blocks = strcmp(name, "dflash") == 0;
   harness_options way = *options;
   golden_drafts_read(&g, name);
-  bool of_layer = strcmp(name, "nextn-moe") == 0;
-  weft_gguf *drafter = of_layer ? NULL : harness_gguf(path_of(g.gguf));
-  way.nextn = of_layer;
-  way.block_drafter = blocks ? drafter : NULL;
-  g.target[strlen(g.target) - strlen(".gguf")] = 0;
-  harness_open(&h, of_layer ? path_of(g.gguf) : harness_tiny(g.target), &way);
+  weft_gguf *drafter = open_file(name, &g, names);
+  way.nextn = drafter == NULL;
+  way.block_drafter = drafter != NULL && weft_model_fills_blocks(drafter) ? drafter : NULL;
+  g.target[strcspn(g.target, ".")] = 0;
+  harness_open(&h, drafter != NULL ? harness_tiny(g.target) : path_of(g.gguf), &way);
   open_drafting(&d, &h, drafter);
   double worst = check_golden(&d, &g);
   check_ways(&d, &g);
@@ -359,6 +431,13 @@ static void run_refusals_of_blocks(void) {
                   reads = {.drop_key = "dflash.target_layers"}, fc = {.drop_tensor = "fc.weight"},
                   narrow = {.reshape = "fc.weight"}, taps = {.set_u32 = "dflash.conv_kernel_size", .value = 2},
                   markov = {.add_scalar = "markov_w1.weight", .real = 1.0f},
+                  other = {.set_string = "dflash.markov_head_type", .text = "gated"},
+                  anchor = {.set_u32 = "dflash.sample_from_anchor", .value = 1},
+                  causal = {.set_u32 = "dflash.attention.causal", .value = 1},
+                  spark = {.set_string = "general.architecture",
+                           .text = "dspark",
+                           .prefix = "dflash",
+                           .to_prefix = "dspark"},
                   window = {.set_u32 = "dflash.attention.sliding_window", .value = 64},
                   three = {.set_u32 = "qwen3.block_count", .value = 3};
   refuse_blocks(&size, "qwen3-base", NULL, 1, "dflash.block_size");
@@ -368,7 +447,11 @@ static void run_refusals_of_blocks(void) {
   refuse_blocks(&fc, "qwen3-base", NULL, 1, "'fc.weight' is missing");
   refuse_blocks(&narrow, "qwen3-base", NULL, 1, "tensor 'fc.weight' has shape");
   refuse_blocks(&taps, "qwen3-base", NULL, 1, "convolutions around sublayers (DFlash2)");
-  refuse_blocks(&markov, "qwen3-base", NULL, 1, "a Markov head (DSpark)");
+  refuse_blocks(&markov, "qwen3-base", NULL, 1, "tensor 'markov_w1.weight' has shape");
+  refuse_blocks(&anchor, "qwen3-base", NULL, 1, "key 'dflash.sample_from_anchor' is true, which is not supported");
+  refuse_blocks(&causal, "qwen3-base", NULL, 1, "key 'dflash.attention.causal' is true, which is not supported");
+  refuse_blocks(&spark, "qwen3-base", NULL, 1, "tensor 'markov_w1.weight' is missing; a dspark drafter needs it");
+  refuse_blocks(&other, "qwen3-base", NULL, 1, "other Markov heads (DSpark) are not supported");
   refuse_blocks(&window, "qwen3-base", NULL, 1, "windows of a drafter");
   refuse_blocks(NULL, "qwen3-base", &three, 1, "it reads what goes into layer 3 of its model");
   refuse_blocks(NULL, "qwen3-base", NULL, 2, "works on one device, and the model lies on 2");
@@ -377,7 +460,7 @@ static void run_refusals_of_blocks(void) {
 }
 
 int main(void) {
-  static const char *const names[] = {"nextn-moe", "dflash", "dense"};
+  static const char *const names[] = {"nextn-moe", "dflash", "dspark", "dense", "centroids"};
   static const harness_options ways[] = {
       {.backend = "ref", .n_threads = 1, .block_tokens = 4},
       {.backend = "cpu", .n_threads = 2},
@@ -401,7 +484,9 @@ int main(void) {
     weft_device_close(device);
     way.rows_max = ROWS;
     way.n_pages = 4096;
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++) run_golden(names[k], &way);
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) run_golden(names[k], &way, NULL);
+    for (size_t k = 0; k < sizeof dialects / sizeof *dialects && i == 1; k++)
+      run_golden("centroids", &way, &dialects[k]);
   }
   run_refusals();
   run_refusals_of_blocks();

@@ -16,6 +16,9 @@
 #define TINY_DRAFT WEFT_SOURCE_DIR "/tests/golden/assistants/dense.gguf"
 #define QWEN       WEFT_SOURCE_DIR "/tests/golden/models/qwen3-base.gguf"
 #define BLOCKS     WEFT_SOURCE_DIR "/tests/golden/assistants/dflash.gguf"
+#define CANVAS     WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf"
+#define GROUPS     WEFT_SOURCE_DIR "/tests/golden/assistants/centroids.gguf"
+#define PAIRS      WEFT_SOURCE_DIR "/tests/golden/assistants/dspark.gguf"
 
 static talk server;
 
@@ -51,6 +54,12 @@ static int open_model(void **state) {
   return open_with(DEMO_AR_MODEL, "model:" DEMO_DRAFT ":5", 8);
 }
 
+/* A model by diffusion drafts for another model of its vocabulary. */
+static int open_canvas_beside(void **state) {
+  *state = &server;
+  return open_with(DEMO_AR_MODEL, "model:" DEMO_MODEL ":16", 8);
+}
+
 static int open_canvas(void **state) {
   *state = &server;
   return open_with(DEMO_MODEL, "canvas:12", 8);
@@ -64,6 +73,24 @@ static int open_assistant(void **state) {
 static int open_blocks(void **state) {
   *state = &server;
   return open_with(QWEN, "model:" BLOCKS ":16", 4);
+}
+
+/* A drafter with what another file adds to its head. */
+static int open_joined(void **state, const char *model, const char *drafter, const char *added) {
+  static char how[160];
+  *state = &server;
+  (void)snprintf(how, sizeof how, "model:%s:16", gguf_edit_join(drafter, added, "drafter"));
+  return open_with(model, how, 4);
+}
+
+/* Its head reads a part of the tokens. */
+static int open_groups(void **state) {
+  return open_joined(state, TINY, TINY_DRAFT, GROUPS);
+}
+
+/* What it drafts depends on what it drafted before. */
+static int open_pairs(void **state) {
+  return open_joined(state, QWEN, BLOCKS, PAIRS);
 }
 
 static int open_layers(void **state) {
@@ -186,7 +213,7 @@ static void test_assistant(void **state) {
   assert_true(sum.accepted > 40 && sum.rejected > 0);
 }
 
-/* It fills a block of eight, of which at most seven are drafts; it was taught this model's texts. */
+/* It fills a block of eight, of which seven are drafts, or with a head of pairs all; it was taught the model's texts. */
 static void test_blocks(void **state) {
   static const char *const prompts[] = {"[50,211,95,127]", "[7,16,250,54,113,78,79,109,123,90,22,38,124,10,117]"};
   const char *asked[6];
@@ -196,6 +223,14 @@ static void test_blocks(void **state) {
       "\"temperature\":0.3,\"repetition_penalty\":1.3,\"logprobs\":0,\"ignore_eos\":true"; /* a token is a zero byte */
   told sum = ask_each_depth("", prompts, asked);
   assert_true(sum.accepted > 40 && sum.rejected > 0);
+}
+
+/* A head of few tokens makes other drafts of a drafter that was taught these texts with all of them. */
+static void test_groups(void **state) {
+  static const char *const prompts[] = {"[50,111,95,127,69,78]", "[7,16,50,54,113,78,79,109,123,90,22,38,124,10,117]"};
+  (void)state;
+  told sum = ask_each_depth("", prompts, ways);
+  assert_true(sum.accepted > 0 && sum.rejected > 40);
 }
 
 /* The layer was taught the texts of other embeddings: drafts are right by chance alone. */
@@ -220,6 +255,14 @@ static void test_canvas_at_each_depth(void **state) {
   (void)state;
   told sum = ask_each_depth("\"mode\":\"autoregressive\",", texts, ways);
   assert_true(sum.accepted > 10 && sum.rejected > 0);
+}
+
+/* Its first tokens are drafts; it draws other tokens than the model, so that few are right where that one is free. */
+static void test_canvas_beside(void **state) {
+  (void)state;
+  told sum = ask_all("");
+  told each = ask_each_depth("", texts, ways);
+  assert_true(sum.accepted > 10 && each.rejected > 0);
 }
 
 /* The drafter is no model of the server, and its requests are nobody's. */
@@ -271,28 +314,106 @@ static void test_refusals(void **state) {
   refused_open(TINY, "mtp", "layers of 'gemma4' that guess tokens ahead (nextn) do not draft");
   refused_open(TINY, "mtp:40", "1 to 32");
   refused_open(DEMO_AR_MODEL, "model:" BLOCKS, "it drafts for a model whose hidden rows have 24 numbers; those of");
+  refused_open(DEMO_AR_MODEL, "model:" QWEN, "is not the same: a model that drafts has the same vocabulary");
+  refused_open(DEMO_AR_MODEL, "model:" CANVAS, "is not the same: a model that drafts has the same vocabulary");
   refused_open(TINY_DRAFT, "off",
                "a part beside a model (a drafter) and no model; give the file of the model, and this");
+}
+
+/* ---- memory that both must share ---- */
+
+static weft_open_options options_in(const char *const *model, const char *const *how, const char *mib) {
+  static const uint64_t seed = 1;
+  return (weft_open_options){.models = model,
+                             .n_models = 1,
+                             .drafts = how,
+                             .n_drafts = 1,
+                             .running = 4,
+                             .context = 128,
+                             .rows = 64,
+                             .threads = 1,
+                             .seed = &seed,
+                             .device_mib = mib,
+                             .backend = "cpu",
+                             .quiet = true};
+}
+
+/* Budgets from too little up: one line until both have room for their weights and what they compute in, and for pages
+ * beside these. In the first such budget answers have drafts and are those without. */
+static void check_budgets(const char *model, const char *how, told *sum) {
+  uint32_t kib = 48, n_refused = 0;
+  char mib[32], error[512];
+  weft_runtime *rt = NULL;
+  for (bool opened = false; !opened; kib += kib / 3) {
+    (void)snprintf(mib, sizeof mib, "%.4f", kib / 1024.0);
+    weft_open_options options = options_in(&model, &how, mib);
+    opened = weft_open(&options, &rt, error, sizeof error) == 0;
+    if (opened || kib > 1 << 17) break;
+    assert_null(strchr(error, '\n'));
+    if (strstr(error, "room") == NULL && strstr(error, "memory") == NULL) fail_msg("%s: %s MiB: %s", how, mib, error);
+    n_refused += 1;
+  }
+  if (rt == NULL || n_refused == 0) fail_msg("%s: %u refused, the last: %s", how, n_refused, error);
+  weft_close(rt);
+  const weft_open_options options = options_in(&model, &how, mib);
+  talk_open(&server, &options, &(weft_server_options){0});
+  drafts_force(server.runtime);
+  same_answers(COMPLETIONS, "\"prompt\":[7,23,41,7,23],\"max_tokens\":16,\"ignore_eos\":true,\"temperature\":0",
+               "choices.0.text", sum);
+  void *state = &server;
+  assert_int_equal(close_talk(&state), 0);
+}
+
+static void test_budgets(void **state) {
+  static char groups[160], pairs[160], own[160];
+  static char layer[120];
+  (void)state;
+  (void)snprintf(groups, sizeof groups, "model:%s", gguf_edit_join(TINY_DRAFT, GROUPS, "groups"));
+  (void)snprintf(pairs, sizeof pairs, "model:%s", gguf_edit_join(BLOCKS, PAIRS, "pairs"));
+  (void)snprintf(own, sizeof own, "mtp");
+  (void)snprintf(layer, sizeof layer, "%s",
+                 state_model_of(WEFT_SOURCE_DIR "/tests/golden/assistants/nextn-moe.gguf", 512));
+  const char *const all[][2] = {{TINY, "model:" TINY_DRAFT},
+                                {TINY, groups},
+                                {QWEN, "model:" BLOCKS},
+                                {QWEN, pairs},
+                                {DEMO_AR_MODEL, "model:" DEMO_DRAFT},
+                                {layer, own},
+                                {DEMO_AR_MODEL, "model:" DEMO_MODEL}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    told sum = {0};
+    check_budgets(all[i][0], all[i][1], &sum);
+    if (sum.accepted + sum.rejected == 0) fail_msg("%s: no drafts", all[i][1]);
+  }
 }
 
 int main(void) {
   const struct CMUnitTest model[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_nobody_asks_the_drafter)};
   const struct CMUnitTest canvas[] = {cmocka_unit_test(test_canvas)};
+  const struct CMUnitTest beside[] = {cmocka_unit_test(test_canvas_beside),
+                                      cmocka_unit_test(test_nobody_asks_the_drafter)};
   const struct CMUnitTest assistant[] = {cmocka_unit_test(test_assistant)};
   const struct CMUnitTest own_layer[] = {cmocka_unit_test(test_own_layer)};
   const struct CMUnitTest blocks[] = {cmocka_unit_test(test_blocks)};
+  const struct CMUnitTest groups[] = {cmocka_unit_test(test_groups)};
   const struct CMUnitTest layers[] = {cmocka_unit_test(test_model_at_each_depth)};
   const struct CMUnitTest shards[] = {cmocka_unit_test(test_canvas_at_each_depth)};
   const struct CMUnitTest narrow[] = {cmocka_unit_test(test_no_place)};
-  const struct CMUnitTest refusals[] = {cmocka_unit_test(test_refusals)};
+  const struct CMUnitTest refusals[] = {cmocka_unit_test(test_refusals), cmocka_unit_test(test_budgets)};
   int failed = cmocka_run_group_tests(model, open_model, close_talk);
   failed += cmocka_run_group_tests(canvas, open_canvas, close_talk);
+  failed += cmocka_run_group_tests(beside, open_canvas_beside, close_talk);
   failed += cmocka_run_group_tests(assistant, open_assistant, close_talk);
   failed += cmocka_run_group_tests(own_layer, open_own_layer, close_talk);
   gguf_edit_clean();
   failed += cmocka_run_group_tests(blocks, open_blocks, close_talk);
+  failed += cmocka_run_group_tests(blocks, open_pairs, close_talk);
+  failed += cmocka_run_group_tests(groups, open_groups, close_talk);
+  gguf_edit_clean();
   failed += cmocka_run_group_tests(layers, open_layers, close_talk);
   failed += cmocka_run_group_tests(shards, open_shards, close_talk);
   failed += cmocka_run_group_tests(narrow, open_narrow, close_talk);
-  return failed + cmocka_run_group_tests(refusals, NULL, NULL);
+  failed += cmocka_run_group_tests(refusals, NULL, NULL);
+  gguf_edit_clean();
+  return failed;
 }

@@ -575,18 +575,31 @@ static void run_drafts_of(const char *backend, uint64_t seed, const char *by, ui
   assistant = NULL;
 }
 
+/* A drafter with what another file of assistants/ adds to its head. */
+static char *joined(const char *path, const char *name) {
+  char added[64];
+  (void)snprintf(added, sizeof added, "tests/golden/assistants/%s", name);
+  char *with = path_of(added), *both = strdup(gguf_edit_join(path, with, name));
+  free(with);
+  rig_need(both != NULL, name, "memory");
+  return both;
+}
+
 /* A drafter that reads the model's keys, the layer of the model's own file that guesses ahead, and a drafter that fills
- * blocks. */
+ * blocks; of the first and the last also one whose drafts are drawn from logits. */
 static void run_assistants(uint64_t seed) {
   static const char *const backends[] = {"ref", "cpu", "cuda", "fake graphs", "fake late graphs"};
   char *path[6] = {path_of("tests/golden/models/dg-base"),       path_of("tests/golden/models/ar-dense"),
                    path_of("tests/golden/assistants/nextn-moe"), path_of("tests/golden/assistants/dense"),
                    path_of("tests/golden/models/qwen3-base"),    path_of("tests/golden/assistants/dflash")};
+  char *groups = joined(path[3], "centroids"), *pairs = joined(path[5], "dspark");
   const cast of_file = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
   const cast of_layer = {{path[0], path[2]}, REQUESTS_MAX, 48, 96, 6, 30};
   const cast of_blocks = {{path[0], path[4]}, REQUESTS_MAX, 48, 96, 6, 30};
   show = &of_file;
-  for (uint32_t b = 0; b < 5; b++) run_drafts_of(backends[b], seed, path[3], b % 2, test_amount(2, 2, 1));
+  for (uint32_t b = 0; b < 5; b++)
+    run_drafts_of(backends[b], seed, b == 3 ? groups : path[3], b % 2, test_amount(2, 2, 1));
+  run_drafts_of("cuda", seed, groups, 0, 2);
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
   n_assisted = n_assisted_right = 0;
   show = &of_layer;
@@ -594,9 +607,12 @@ static void run_assistants(uint64_t seed) {
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
   n_assisted = n_assisted_right = 0;
   show = &of_blocks;
-  for (uint32_t b = 2; b < 5; b += 2) run_drafts_of(backends[b], seed, path[5], 0, test_amount(2, 2, 1));
+  run_drafts_of("cuda", seed, path[5], 0, 2);
+  for (uint32_t b = 2; b < 5; b += 2) run_drafts_of(backends[b], seed, pairs, 0, test_amount(2, 2, 1));
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
   for (uint32_t i = 0; i < 6; i++) free(path[i]);
+  free(groups);
+  free(pairs);
 }
 
 /* The model with a vocabulary of several chunks, so that each shard has some of it. */

@@ -23,9 +23,11 @@ typedef struct gguf_edit {
   const char *times;      /* every element of the tensor, which is F32, times factor */
   float factor;
   const char *rename, *name;
-  const char *reshape;  /* the tensor loses its last row, or its last expert */
-  const char *quantise; /* the tensor is F32 and is stored as this type */
-  const char *retype;   /* its record says this type; the bytes stay */
+  const char *prefix, *to_prefix; /* keys that begin with the first begin with the other */
+  const weft_gguf *with;          /* its tensors are added, and its keys but for the general ones */
+  const char *reshape;            /* the tensor loses its last row, or its last expert */
+  const char *quantise;           /* the tensor is F32 and is stored as this type */
+  const char *retype;             /* its record says this type; the bytes stay */
   int32_t type;
   const char *widen;   /* the embeddings, F32, get their rows again and again, each time nearer to zero */
   uint32_t times_rows; /* how often it has them then */
@@ -60,6 +62,15 @@ static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_w
   if (gguf_edit_is(e->set_string, name) || gguf_edit_is(e->set_f32, name)) return;
   if (e->widen != NULL && (strstr(name, ".vocab_size") != NULL || strcmp(name, "tokenizer.ggml.tokens") == 0)) return;
   w->n_keys += 1;
+  if (e->prefix != NULL && strncmp(name, e->prefix, strlen(e->prefix)) == 0) {
+    char other[160];
+    int n = snprintf(other, sizeof other, "%s%s", e->to_prefix, name + strlen(e->prefix));
+    gguf_writer_u64_raw(&w->keys, (uint64_t)n);
+    gguf_writer_bytes(&w->keys, other, (size_t)n);
+    start = key->name.data + key->name.n;
+    gguf_writer_bytes(&w->keys, start, (size_t)(end - start));
+    return;
+  }
   uint32_t fewer = strcmp(name, "tokenizer.ggml.tokens") == 0   ? e->fewer_tokens
                    : strcmp(name, "tokenizer.ggml.merges") == 0 ? e->fewer_merges
                                                                 : 0;
@@ -72,6 +83,21 @@ static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_w
   gguf_writer_bytes(&w->keys, start, (size_t)(values - 8 - start));
   gguf_writer_u64_raw(&w->keys, count);
   gguf_writer_bytes(&w->keys, values, (size_t)key->offsets[count]);
+}
+
+/* The keys of an architecture, and all tensors, of another file. */
+static inline void gguf_edit_add(const weft_gguf *with, gguf_writer *w) {
+  for (uint32_t i = 0; i < with->parts[0].n_keys; i++) {
+    const gguf_key *key = &with->parts[0].keys[i];
+    const char *start = key->name.data - 8, *end = (const char *)requantise_key_end(key);
+    if (strncmp(key->name.data, "general.", 8) == 0) continue;
+    w->n_keys += 1;
+    gguf_writer_bytes(&w->keys, start, (size_t)(end - start));
+  }
+  for (uint32_t i = 0; i < with->n_tensors; i++) {
+    const weft_gguf_tensor *t = &with->tensors[i];
+    gguf_writer_tensor(w, t->name, (int32_t)t->type_id, t->n_dims, t->ne, t->data, (size_t)t->n_bytes);
+  }
 }
 
 static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edit *e, gguf_writer *w) {
@@ -140,6 +166,7 @@ static inline void gguf_edit_apply(const weft_gguf *from, const gguf_edit *e, gg
   if (e->set_f32 != NULL) gguf_writer_f32(w, e->set_f32, e->real);
   if (e->set_string != NULL) gguf_writer_string(w, e->set_string, e->text);
   for (uint32_t i = 0; i < from->n_tensors; i++) gguf_edit_tensor(&from->tensors[i], e, w);
+  if (e->with != NULL) gguf_edit_add(e->with, w);
   const uint64_t one = 1;
   if (e->add_scalar != NULL) {
     gguf_writer_tensor(w, e->add_scalar, WEFT_TYPE_F32, 1, &one, &e->real, sizeof e->real);
@@ -178,6 +205,18 @@ static inline const char *gguf_edit_file(const char *source, const gguf_edit *e,
   const char *path = gguf_edit_keep((weft_bytes){bytes.data, bytes.n - e->cut}, name);
   gguf_writer_close(&w);
   weft_gguf_close(from);
+  return path;
+}
+
+/* A file to which another one adds what it has. */
+static inline const char *gguf_edit_join(const char *source, const char *added, const char *name) {
+  gguf_edit e = {0};
+  weft_gguf *with;
+  weft_error error = {{0}};
+  if (weft_gguf_open(added, &with, &error) != WEFT_OK) gguf_edit_need(false, error.text);
+  e.with = with;
+  const char *path = gguf_edit_file(source, &e, name);
+  weft_gguf_close(with);
   return path;
 }
 
