@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -10,6 +11,7 @@
 #include "base/memory.h"
 #include "base/memory_room.h"
 #include "kernels/device_internal.h"
+#include "kernels/holding.h"
 #include "kernels/ref/ref.h"
 #include "kernels/shards_exchange.h"
 
@@ -130,11 +132,12 @@ const weft_kernels *weft_device_kernels(const weft_device *device) {
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
   *out = NULL;
+  if (device->holding != NULL) return holding_take(device->holding, n_bytes, out);
   return note_status(device, calls_of(device)->alloc(device, n_bytes, out));
 }
 
 void weft_device_free(weft_device *device, void *memory) {
-  if (memory != NULL) calls_of(device)->free(device, memory);
+  if (memory != NULL && !device_holds(device, memory)) calls_of(device)->free(device, memory);
 }
 
 uint64_t weft_device_memory_left(weft_device *device) {
@@ -145,11 +148,12 @@ uint64_t weft_device_memory_left(weft_device *device) {
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
   *out = NULL;
+  if (device->holding != NULL) return holding_take_host(device->holding, n_bytes, out);
   return note_status(device, calls_of(device)->alloc_host(device, n_bytes, out));
 }
 
 void weft_device_free_host(weft_device *device, void *memory) {
-  if (memory != NULL) calls_of(device)->free_host(device, memory);
+  if (memory != NULL && !device_holds(device, memory)) calls_of(device)->free_host(device, memory);
 }
 
 static bool makes_graph(const weft_device *device) {
@@ -259,6 +263,20 @@ bool weft_device_graph_end(weft_device *device, weft_status *status) {
   return again;
 }
 
+void weft_device_graph_owner(weft_device *device, uint32_t owner) {
+  if (device->graphs != NULL) device->graphs->owner = owner;
+}
+
+void weft_device_take_graphs(weft_device *device, uint32_t owner, weft_graphs_taken *out) {
+  out->n = 0;
+  if (device->graphs != NULL) step_graphs_take(device->graphs, owner, out);
+}
+
+void weft_device_free_graphs(weft_device *device, const weft_graphs_taken *taken) {
+  if (taken->n > 0) device_enter(device);
+  for (uint32_t i = 0; i < taken->n; i++) device->graphs->calls->free_exec(device, taken->graph[i], true);
+}
+
 weft_graph_counters weft_device_graph_counters(const weft_device *device) {
   weft_graph_counters out = {0};
   if (device->graphs == NULL) return out;
@@ -314,13 +332,28 @@ weft_status weight_check(weft_device *device, weft_weight *weight, weft_error *e
   return WEFT_OK;
 }
 
+static uint64_t find_us(void) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                weft_error *error) {
   if (device == NULL || weight == NULL || file_bytes == NULL) {
     return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
   }
   weft_status status = weight_check(device, weight, error);
-  return status == WEFT_OK ? calls_of(device)->weight(device, weight, file_bytes, uses, error) : status;
+  uint64_t start = find_us();
+  if (status == WEFT_OK) status = calls_of(device)->weight(device, weight, file_bytes, uses, error);
+  if (status == WEFT_OK && device->info.host_memory && device->pace != NULL)
+    device->pace(device->pace_self, find_us() - start);
+  return status;
+}
+
+void weft_device_set_pace(weft_device *device, weft_piece_pace pace, void *self) {
+  device->pace = pace;
+  device->pace_self = self;
 }
 
 weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,

@@ -74,6 +74,7 @@ typedef struct weft_device_config {
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits; with integers
                                  they are refused */
+  bool ahead;                 /* cuda: its kernels go before those of other openings of the card */
   weft_share_by shares;       /* an owner of weights that other processes use (kernels/share.h) */
   uint64_t memory_bytes_max;  /* ref, cpu: most memory that alloc and weights take; more is refused [0: no bound] */
   weft_log_settings log;      /* filled in by weft_device_open: a module has a log of its own */
@@ -163,7 +164,8 @@ bool weft_device_reaches(weft_device *device, weft_device *other);
 /* Whether a call of the device has ever reported DEVICE. From any thread. */
 bool weft_device_broken(const weft_device *device);
 
-/* Marks 0 .. WEFT_MARKS_MAX - 1 in the order of enqueued work: wait returns when the work before the mark has run. */
+/* Marks 0 .. WEFT_MARKS_MAX - 1 in the order of enqueued work: wait returns when the work before the mark has run. Any
+ * thread may wait for a mark that was set before. */
 enum { WEFT_MARKS_MAX = 32 };
 weft_status weft_device_mark(weft_device *device, uint32_t mark);
 weft_status weft_device_wait(weft_device *device, uint32_t mark);
@@ -183,6 +185,17 @@ typedef struct weft_graph_vote {
 } weft_graph_vote;
 void weft_device_graph_begin(weft_device *device, uint64_t key, const weft_graph_vote *vote);
 bool weft_device_graph_end(weft_device *device, weft_status *status);
+/* Steps that are recorded from now on are of this owner, a number below 2^24. take_graphs: forgets those of an owner,
+ * between two steps, and writes them to *out, which free_graphs gives back to the driver: from any thread, once what
+ * was launched of them has ended. Neither waits. */
+enum { WEFT_GRAPHS_MAX = 48 };
+typedef struct weft_graphs_taken {
+  uint32_t n;
+  void *graph[WEFT_GRAPHS_MAX];
+} weft_graphs_taken;
+void weft_device_graph_owner(weft_device *device, uint32_t owner);
+void weft_device_take_graphs(weft_device *device, uint32_t owner, weft_graphs_taken *out);
+void weft_device_free_graphs(weft_device *device, const weft_graphs_taken *taken);
 /* All zero without graphs. Any thread may call. */
 weft_graph_counters weft_device_graph_counters(const weft_device *device);
 /* The smallest bucket size that is not below n. Sizes of steps are rounded up to few buckets, so that steps repeat: at
@@ -214,6 +227,12 @@ bool weft_device_keep_integers(weft_device *device, bool keep);
 /* Bytes that the device will take for the integers of a weight, besides its codes: a plan's number that the backend
  * makes from type (of the file), n_in, n_out and n_mats. 0: the device keeps none of this weight, or is NULL. */
 uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses);
+/* Weights that are placed beside steps of another opening of the same device: pace is called on the thread that places
+ * them, between two pieces of a weight, with the microseconds that the device spent on the piece before; it may wait.
+ * A card cuts weights into pieces of a few MiB then. NULL: none is called. Backends that place a weight at once call
+ * it between two weights. */
+typedef void (*weft_piece_pace)(void *self, uint64_t device_us);
+void weft_device_set_pace(weft_device *device, weft_piece_pace pace, void *self);
 /* How rows of activations lie in memory for the products that read them: F32, or a form of the backend's own, which no
  * other code looks into. In such a form rows are handed on whole, from the op that leaves them to the one that reads
  * them, and strides mean nothing. */

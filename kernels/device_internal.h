@@ -30,6 +30,15 @@ typedef struct device_share_calls {
   weft_status (*expect)(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error);
 } device_share_calls;
 
+/* Addresses of the device, and memory that is mapped there (kernels/stretch.h). No call waits for the device. */
+typedef struct device_stretch_calls {
+  uint64_t (*grain)(weft_device *device); /* the unit in which memory is mapped; 0: none is */
+  weft_status (*reserve)(weft_device *device, uint64_t n_bytes, void **address);
+  void (*release)(weft_device *device, void *address, uint64_t n_bytes);
+  weft_status (*map)(weft_device *device, void *address, uint64_t n_bytes);
+  void (*unmap)(weft_device *device, void *address, uint64_t n_bytes);
+} device_stretch_calls;
+
 typedef struct device_calls {
   /* Called before every other call and every op: makes the device the one that the calling thread works on. NULL: the
    * backend needs no such thing. */
@@ -65,7 +74,8 @@ typedef struct device_calls {
   /* The largest scale and zero point of a weight, by which its products are scaled before they are rounded; set: they
    * become those given. NULL: a product with a row of a weight does not depend on other rows. */
   weft_status (*weight_most)(weft_device *device, const weft_weight *weight, float most[2], bool set);
-  const device_share_calls *share; /* NULL: the backend shares no weights */
+  const device_share_calls *share;     /* NULL: the backend shares no weights */
+  const device_stretch_calls *stretch; /* NULL: those of host memory, where the device's is that */
 } device_calls;
 
 /* How much of its memory a device in host memory has given out, where that has a bound. */
@@ -84,8 +94,12 @@ struct weft_device {
   weft_device_info info;
   step_graphs *graphs; /* NULL: steps always run call by call */
   weft_weights_report weights;
-  host_budget budget;           /* ref, cpu */
-  struct shared_memory *shared; /* ref, cpu: where an owner's weights lie; NULL: this is none */
+  host_budget budget;            /* ref, cpu */
+  struct shared_memory *shared;  /* ref, cpu: where an owner's weights lie; NULL: this is none */
+  struct weft_holding *holding;  /* where memory is taken from now (kernels/holding.h); NULL: from the device */
+  struct weft_holding *holdings; /* all of this device */
+  weft_piece_pace pace;          /* NULL: weights are placed as fast as they come */
+  void *pace_self;
   weft_op_watch watch;
   void *watch_self;
   uint32_t layer;
@@ -94,6 +108,17 @@ struct weft_device {
   uint8_t
       shares; /* weft_share_by; not 0: an owner of weights that other processes use, and never auto once it is open */
 };
+
+/* What kernels/holding.c gives a device while a holding has begun, and whether memory is of one. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+weft_status holding_take(struct weft_holding *holding, uint64_t n_bytes, void **out);
+weft_status holding_take_host(struct weft_holding *holding, uint64_t n_bytes, void **out);
+bool device_holds(const weft_device *device, const void *memory);
+#ifdef __cplusplus
+}
+#endif
 
 static inline void device_enter(weft_device *device) {
   if (device->calls->enter != NULL) device->calls->enter(device);
@@ -159,6 +184,7 @@ uint64_t host_memory_left(weft_device *device);
 weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes);
 weft_status host_sync(weft_device *device);
+extern const device_stretch_calls host_stretch_calls; /* of kernels/stretch.c */
 weft_status host_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes);
 #define HOST_CALLS                                                                                                  \
   .alloc = host_alloc, .free = host_free, .memory_left = host_memory_left, .alloc_host = host_alloc_unbound,        \

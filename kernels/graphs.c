@@ -23,12 +23,21 @@ static void count_one(uint64_t *n) {
 }
 
 static void drop_graph(step_graphs *g, step_graph *graph) {
-  if (graph->exec != NULL) g->calls->free_exec(g->device, graph->exec);
+  if (graph->exec != NULL) g->calls->free_exec(g->device, graph->exec, false);
   *graph = (step_graph){.exec = NULL};
 }
 
 void step_graphs_drop(step_graphs *g) {
   for (uint32_t i = 0; i < STEP_GRAPHS_MAX; i++) drop_graph(g, &g->graph[i]);
+}
+
+void step_graphs_take(step_graphs *g, uint32_t owner, weft_graphs_taken *out) {
+  out->n = 0;
+  for (uint32_t i = 0; i < STEP_GRAPHS_MAX; i++) {
+    if (g->graph[i].exec == NULL || g->graph[i].owner != owner) continue;
+    out->graph[out->n++] = g->graph[i].exec;
+    g->graph[i] = (step_graph){.exec = NULL};
+  }
 }
 
 void step_graphs_close(step_graphs *g) {
@@ -212,6 +221,7 @@ static bool end_capture(step_graphs *g, weft_status *status) {
   count_one(&g->n.captures);
   place->signature = g->walked;
   place->last = g->n_steps;
+  place->owner = g->owner;
   if (!all_ready(g, true)) return run_eagerly(g);
   *status = launch_graph(g, place);
   return false;

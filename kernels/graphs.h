@@ -10,7 +10,8 @@
  * and a device that would record the step does so all the same. A device that refuses to capture goes on without
  * graphs. A graph is never updated into that of another step: on an H200 with CUDA 13.0 cudaGraphExecUpdate took graphs
  * in which other kernels stood in the place of kernels with clusters, and what was launched then gave other numbers.
- * One thread calls everything. */
+ * Graphs of an owner whose memory goes are taken out together; freeing what was taken out waits for nothing. One thread
+ * calls everything, but for that. */
 #ifndef WEFT_KERNELS_GRAPHS_H
 #define WEFT_KERNELS_GRAPHS_H
 
@@ -21,7 +22,7 @@ extern "C" {
 #endif
 
 enum {
-  STEP_GRAPHS_MAX = 48,
+  STEP_GRAPHS_MAX = WEFT_GRAPHS_MAX,
   STEP_GRAPHS_SEEN = 64,   /* signatures remembered without a graph */
   STEP_GRAPHS_TABLES = 64, /* different tables of one step */
   STEP_GRAPHS_TABLE_BYTES = 4 << 20
@@ -41,7 +42,8 @@ typedef struct step_graphs_calls {
   weft_status (*instantiate)(weft_device *device, void *graph, void **exec);
   weft_status (*launch)(weft_device *device, void *exec);
   void (*free_graph)(weft_device *device, void *graph);
-  void (*free_exec)(weft_device *device, void *exec);
+  /* has_ended: nothing that was launched of it runs any more; any thread may then call. */
+  void (*free_exec)(weft_device *device, void *exec, bool has_ended);
 } step_graphs_calls;
 
 typedef struct step_graphs_signature {
@@ -50,8 +52,8 @@ typedef struct step_graphs_signature {
 
 typedef struct step_graph {
   step_graphs_signature signature;
-  uint64_t last; /* number of the step that launched it */
-  void *exec;    /* NULL: no graph here */
+  uint64_t last : 40, owner : 24; /* last: number of the step that launched it */
+  void *exec;                     /* NULL: no graph here */
 } step_graph;
 
 typedef struct step_graphs {
@@ -66,9 +68,9 @@ typedef struct step_graphs {
   step_graphs_signature signature, walked;
   step_graph graph[STEP_GRAPHS_MAX];
   step_graphs_signature seen[STEP_GRAPHS_SEEN];
-  uint32_t next_seen;
-  uint8_t *staging; /* host [TABLE_BYTES] */
-  uint8_t *tables;  /* device [TABLE_BYTES] */
+  uint32_t next_seen, owner; /* owner: of what is recorded */
+  uint8_t *staging;          /* host [TABLE_BYTES] */
+  uint8_t *tables;           /* device [TABLE_BYTES] */
   uint32_t n_tables, table_at[STEP_GRAPHS_TABLES], table_bytes[STEP_GRAPHS_TABLES], at;
   weft_graph_counters n;
 } step_graphs;
@@ -78,6 +80,8 @@ weft_status step_graphs_open(step_graphs *graphs, weft_device *device, const ste
 void step_graphs_close(step_graphs *graphs);
 /* Forgets every graph: memory that they name is about to go. Not within a step. */
 void step_graphs_drop(step_graphs *graphs);
+/* Forgets those of an owner and hands them over; the caller frees them. Not within a step. */
+void step_graphs_take(step_graphs *graphs, uint32_t owner, weft_graphs_taken *out);
 
 void step_graphs_begin(step_graphs *graphs, uint64_t key, const weft_graph_vote *vote);
 /* True: the step must be enqueued once more. *status is that of the step's calls so far, and becomes that of the whole

@@ -5,7 +5,8 @@
  * size. Bytes that stay keep their content; those that come have any. Memory that goes is used by nothing that is
  * enqueued, which is the caller's to know: no call waits for the device, or for anything on it. What the stretch has
  * counts against the bound of its device, where that has one, and memory that went cannot be touched. Devices of host
- * memory (ref, cpu) have stretches; cards do not yet. */
+ * memory (ref, cpu) have stretches, and cards whose driver maps memory. A stretch is one thread's at a time, which need
+ * not be the thread of its device. */
 #ifndef WEFT_KERNELS_STRETCH_H
 #define WEFT_KERNELS_STRETCH_H
 

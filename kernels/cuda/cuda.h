@@ -23,6 +23,7 @@ enum {
   CUDA_RING_PART_BYTES = 8 << 20,
   CUDA_STAGING_BYTES = 32 << 20,
   CUDA_KEPT_BYTES = 128 << 20,
+  CUDA_PACED_BYTES = 2 << 20, /* of a piece: so long may a step's own upload wait for the copy of one */
   CUDA_PLANS = 16,
   CUDA_PLAN_BYTES = 1 << 20
 };
@@ -77,6 +78,8 @@ typedef struct cuda_device {
    * next one start, which then finds all else there; NULL: another kernel was launched last. */
   const int32_t *choice;
   char isa[16];
+  cudaEvent_t piece[2]; /* before and after the last piece of a weight; made when a pace is first kept */
+  bool piece_runs;      /* it may not have ended */
 } cuda_device;
 
 static inline cuda_device *cuda_of(weft_device *device) {
@@ -160,6 +163,15 @@ weft_status cuda_exchange(weft_device *device, const struct shards_exchange *arg
 void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max, bool plain);
 /* Weights that other processes use. */
 const device_share_calls *cuda_share_calls(void);
+const device_stretch_calls *cuda_stretch_calls(void);
+/* Memory for a weight: of the holding that has begun, else of the arena. */
+weft_status cuda_take_weight(cuda_device *device, uint64_t n_bytes, void **out);
+void cuda_give_weight(cuda_device *device, void *memory, uint64_t n_bytes);
+/* Around each copy and each kernel that places a piece of a weight, of at most cuda_piece_bytes bytes of the file. With
+ * a pace (weft_device_set_pace) begin waits until the piece before has ended, and tells how long that took. */
+weft_status cuda_piece_begin(cuda_device *device);
+weft_status cuda_piece_end(cuda_device *device);
+uint64_t cuda_piece_bytes(const cuda_device *device, uint64_t without_pace);
 /* Experts in host memory (moe/host_experts.cu). keep copies a packed weight from device memory to pinned host memory;
  * *out stands for the weight from then on. */
 weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);

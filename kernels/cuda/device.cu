@@ -81,6 +81,46 @@ static weft_status turn_ring(cuda_device *d) {
   return cuda_judge(d, cudaEventSynchronize(d->ring_free[d->ring_part]), "waiting for an upload");
 }
 
+/* ---- pieces of weights ---- */
+
+static weft_status open_pieces(cuda_device *d) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
+    if (d->piece[i] == NULL) status = cuda_judge(d, cudaEventCreate(&d->piece[i]), "making an event");
+  return status;
+}
+
+weft_status cuda_piece_begin(cuda_device *d) {
+  float ms = 0.0f;
+  if (d->base.pace == NULL) return WEFT_OK;
+  weft_status status = open_pieces(d);
+  if (status == WEFT_OK && d->piece_runs) {
+    status = cuda_judge(d, cudaEventSynchronize(d->piece[1]), "waiting for a piece of a weight");
+    if (status == WEFT_OK)
+      status = cuda_judge(d, cudaEventElapsedTime(&ms, d->piece[0], d->piece[1]), "the time of a piece");
+    d->piece_runs = false;
+    if (status == WEFT_OK) d->base.pace(d->base.pace_self, (uint64_t)(1e3f * ms));
+  }
+  return status == WEFT_OK ? cuda_judge(d, cudaEventRecord(d->piece[0], d->stream), "an event") : status;
+}
+
+weft_status cuda_piece_end(cuda_device *d) {
+  if (d->base.pace == NULL) return WEFT_OK;
+  d->piece_runs = true;
+  return cuda_judge(d, cudaEventRecord(d->piece[1], d->stream), "an event");
+}
+
+uint64_t cuda_piece_bytes(const cuda_device *d, uint64_t without_pace) {
+  return d->base.pace != NULL && without_pace > CUDA_PACED_BYTES ? (uint64_t)CUDA_PACED_BYTES : without_pace;
+}
+
+static weft_status push_piece(cuda_device *d, void *to, const void *from, uint64_t n_bytes) {
+  weft_status status = cuda_piece_begin(d);
+  if (status == WEFT_OK)
+    status = cuda_judge(d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, d->stream), "an upload");
+  return status == WEFT_OK ? cuda_piece_end(d) : status;
+}
+
 weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_bytes) {
   uint8_t *target = (uint8_t *)to;
   const uint8_t *source = (const uint8_t *)from;
@@ -90,10 +130,10 @@ weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_byt
       weft_status status = turn_ring(d);
       if (status != WEFT_OK) return status;
     }
-    uint64_t room = CUDA_RING_PART_BYTES - d->ring_at, take = n_bytes < room ? n_bytes : room;
+    uint64_t room = cuda_piece_bytes(d, CUDA_RING_PART_BYTES - d->ring_at), take = n_bytes < room ? n_bytes : room;
     uint8_t *at = d->ring + (uint64_t)d->ring_part * CUDA_RING_PART_BYTES + d->ring_at;
     memcpy(at, source, take);
-    weft_status status = cuda_judge(d, cudaMemcpyAsync(target, at, take, cudaMemcpyDefault, d->stream), "an upload");
+    weft_status status = push_piece(d, target, at, take);
     if (status != WEFT_OK) return status;
     d->ring_at += (uint32_t)((take + 63u) / 64u * 64u);
     target += take;
@@ -109,7 +149,7 @@ weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source 
   uint8_t *target = (uint8_t *)to;
   weft_status status = d->lost ? WEFT_E_DEVICE : WEFT_OK;
   for (uint64_t done = 0, take; done < n_bytes && status == WEFT_OK; done += take) {
-    uint64_t room = CUDA_RING_PART_BYTES - 2 * WEFT_READ_ALIGN;
+    uint64_t room = cuda_piece_bytes(d, CUDA_RING_PART_BYTES - 2 * WEFT_READ_ALIGN);
     take = n_bytes - done < room ? n_bytes - done : room;
     if (d->ring_at > 0) status = turn_ring(d);
     if (status != WEFT_OK) return status;
@@ -117,8 +157,7 @@ weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source 
     uint32_t skip = 0;
     status = source->read(source->self, at + done, take, part, &skip);
     if (status != WEFT_OK) return status;
-    status =
-        cuda_judge(d, cudaMemcpyAsync(target + done, part + skip, take, cudaMemcpyDefault, d->stream), "an upload");
+    status = push_piece(d, target + done, part + skip, take);
     d->ring_at = CUDA_RING_PART_BYTES;
   }
   return status;
@@ -288,10 +327,10 @@ static void free_graph(weft_device *device, void *graph) {
   (void)cuda_judge(cuda_of(device), cudaGraphDestroy((cudaGraph_t)graph), "freeing a graph");
 }
 
-/* The graph may still run, so the stream is waited for first. */
-static void free_exec(weft_device *device, void *exec) {
+/* Where the graph may still run the stream is waited for first. */
+static void free_exec(weft_device *device, void *exec, bool has_ended) {
   cuda_device *d = cuda_of(device);
-  if (!d->lost) (void)cudaStreamSynchronize(d->stream);
+  if (!d->lost && !has_ended) (void)cudaStreamSynchronize(d->stream);
   (void)cuda_judge(d, cudaGraphExecDestroy((cudaGraphExec_t)exec), "freeing a graph");
 }
 
@@ -347,6 +386,9 @@ static void device_close(weft_device *device) {
   for (uint32_t i = 0; i < WEFT_MARKS_MAX; i++) {
     if (d->mark[i] != NULL) (void)cudaEventDestroy(d->mark[i]);
   }
+  for (uint32_t i = 0; i < 2; i++) {
+    if (d->piece[i] != NULL) (void)cudaEventDestroy(d->piece[i]);
+  }
   for (uint32_t i = 0; i < CUDA_RING_PARTS; i++) {
     if (d->ring_free[i] != NULL) (void)cudaEventDestroy(d->ring_free[i]);
   }
@@ -386,6 +428,7 @@ static device_calls make_calls(void) {
   calls.weight_unpack = cuda_weight_unpack;
   calls.weight_most = cuda_weight_most;
   calls.share = cuda_share_calls();
+  calls.stretch = cuda_stretch_calls();
   return calls;
 }
 
@@ -547,8 +590,17 @@ enum {
       20
 };
 
+/* Blocks of kernels start first where they are of a stream that is ahead. */
+static weft_status make_stream(cuda_device *d, bool ahead) {
+  int least = 0, greatest = 0;
+  weft_status status = cuda_judge(d, cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
+  if (status != WEFT_OK) return status;
+  cudaError_t error = cudaStreamCreateWithPriority(&d->stream, cudaStreamNonBlocking, ahead ? greatest : least);
+  return cuda_judge(d, error, "making a stream");
+}
+
 static weft_status take_memory(cuda_device *d, const weft_device_config *config) {
-  weft_status status = cuda_judge(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream");
+  weft_status status = make_stream(d, config->ahead);
   for (uint32_t i = 0; i < CUDA_RING_PARTS && status == WEFT_OK; i++) {
     status = cuda_judge(d, cudaEventCreateWithFlags(&d->ring_free[i], cudaEventDisableTiming), "making an event");
   }

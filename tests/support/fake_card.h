@@ -72,7 +72,7 @@ typedef struct fake_card {
   uint32_t n_nodes;
   /* counted, and made to fail when the count reaches: 0 is never */
   uint64_t n_allocs, fail_alloc, n_calls, fail_call, n_reads, fail_read;
-  uint64_t n_alive, alive_bytes, n_syncs;
+  uint64_t n_alive, alive_bytes, n_syncs, n_freed_ended; /* the last: graphs that were freed without waiting */
   bool fail_on; /* and every later allocation, also of host memory: there is no other place */
   bool refuse_capture, lost;
   /* card memory alone: a full card refuses the pieces [i] for which full[i], counted from when it became full */
@@ -700,6 +700,11 @@ static inline void fake_free_graph(weft_device *device, void *graph) {
   free(graph);
 }
 
+static inline void fake_free_exec(weft_device *device, void *exec, bool has_ended) {
+  fake_of(device)->n_freed_ended += has_ended;
+  free(exec);
+}
+
 static inline void fake_close(weft_device *device) {
   fake_card *card = fake_of(device);
   if (card->graphs.device != NULL) step_graphs_close(&card->graphs);
@@ -713,7 +718,7 @@ static inline void fake_close(weft_device *device) {
 /* ---- open ---- */
 
 static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate,
-                                                    fake_launch,  fake_free_graph,  fake_free_graph};
+                                                    fake_launch,  fake_free_graph,  fake_free_exec};
 
 /* A layout of the card's own: a byte for each element of a quantised weight that is not looked up. */
 static inline uint64_t fake_integers_bytes(const weft_weight *weight, unsigned uses) {

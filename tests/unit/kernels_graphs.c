@@ -23,6 +23,7 @@ typedef struct counting_card {
   uint64_t shape, value;      /* of the step being captured */
   uint64_t launched;          /* value of the last launch */
   uint32_t n_execs, n_graphs; /* alive */
+  uint32_t n_freed_ended;
   weft_status capture, capture_end, instantiate;
   uint32_t n_instantiate_fails;
   uint8_t memory[STEP_GRAPHS_TABLE_BYTES];
@@ -73,8 +74,9 @@ static void card_free_graph(weft_device *device, void *graph) {
   of(device)->n_graphs -= 1;
   weft_free(graph);
 }
-static void card_free_exec(weft_device *device, void *made) {
+static void card_free_exec(weft_device *device, void *made, bool has_ended) {
   of(device)->n_execs -= 1;
+  of(device)->n_freed_ended += has_ended;
   weft_free(made);
 }
 
@@ -190,6 +192,30 @@ static void test_bound(void **state) {
   card_close(card);
 }
 
+/* The graphs of one owner go, those of another one stay; what was taken is freed later, without waiting. */
+static void test_owners(void **state) {
+  (void)state;
+  counting_card *card = card_open();
+  enum { A = 1, B };
+  weft_graphs_taken taken;
+  weft_device_graph_owner(&card->base, A);
+  for (uint64_t i = 0; i < 3; i++) settle(card, 1, 50, i);
+  weft_device_graph_owner(&card->base, B);
+  settle(card, 2, 60, 7);
+  weft_device_take_graphs(&card->base, A, &taken);
+  assert_int_equal(taken.n, 3);
+  assert_int_equal(card->n_execs, 4);
+  is(step(card, 2, 60, 7, "t"), 0, 1, 0); /* launched */
+  weft_device_free_graphs(&card->base, &taken);
+  assert_int_equal(card->n_execs, 1);
+  assert_int_equal(card->n_freed_ended, 3);
+  weft_device_take_graphs(&card->base, A, &taken);
+  assert_int_equal(taken.n, 0);
+  weft_device_graph_owner(&card->base, A);
+  is(step(card, 1, 50, 2, "t"), 0, 1, 1); /* known, and recorded anew */
+  card_close(card);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   for (uint32_t which = 0; which < 3; which++) {
@@ -268,9 +294,9 @@ static void test_bucket(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_life),     cmocka_unit_test(test_stays),   cmocka_unit_test(test_bound),
-      cmocka_unit_test(test_refusals), cmocka_unit_test(test_smaller), cmocka_unit_test(test_tables),
-      cmocka_unit_test(test_error),    cmocka_unit_test(test_bucket),
+      cmocka_unit_test(test_life),   cmocka_unit_test(test_stays),    cmocka_unit_test(test_bound),
+      cmocka_unit_test(test_owners), cmocka_unit_test(test_refusals), cmocka_unit_test(test_smaller),
+      cmocka_unit_test(test_tables), cmocka_unit_test(test_error),    cmocka_unit_test(test_bucket),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

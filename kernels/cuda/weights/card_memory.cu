@@ -88,11 +88,10 @@ static void arena_release(void *self, void *address, uint64_t n_bytes) {
   (void)driver.release((CUdeviceptr)(uintptr_t)address, n_bytes);
 }
 
-static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
-  CUmemAllocationProp p = memory_of((const cuda_device *)self);
+static weft_status map_memory(const cuda_device *d, void *address, uint64_t n_bytes) {
+  CUmemAllocationProp p = memory_of(d);
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
-  if (n_bytes > weft_device_memory_left((weft_device *)self)) return WEFT_E_NO_MEMORY;
   weft_status status = judge_driver(driver.create(&handle, n_bytes, &p, 0));
   if (status != WEFT_OK) return status;
   status = judge_driver(driver.map(at, n_bytes, 0, handle, 0));
@@ -105,6 +104,11 @@ static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
   status = judge_driver(driver.set_access(at, n_bytes, &access, 1));
   if (status != WEFT_OK) (void)driver.unmap(at, n_bytes);
   return status;
+}
+
+static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
+  if (n_bytes > weft_device_memory_left((weft_device *)self)) return WEFT_E_NO_MEMORY;
+  return map_memory((const cuda_device *)self, address, n_bytes);
 }
 
 static void arena_unmap(void *self, void *address, uint64_t n_bytes) {
@@ -144,6 +148,51 @@ void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
   d->grain = find_grain(d); /* a worker's own arena is plain, and it maps all the same */
   if (d->base.shares == WEFT_SHARE_AUTO) d->base.shares = can_export(d) ? WEFT_SHARE_DESCRIPTORS : WEFT_SHARE_NAMES;
   weight_arena_open(&d->arena, &calls, d, plain || d->base.shares == WEFT_SHARE_NAMES ? 0 : d->grain, n_bytes_max);
+}
+
+/* ---- stretches (kernels/stretch.h) ----------------------------------------------------------------------- */
+
+static uint64_t stretch_grain(weft_device *device) {
+  return cuda_of(device)->grain;
+}
+
+static weft_status stretch_reserve(weft_device *device, uint64_t n_bytes, void **address) {
+  CUdeviceptr at = 0;
+  weft_status status = judge_driver(driver.reserve(&at, n_bytes, cuda_of(device)->grain, 0, 0));
+  *address = (void *)(uintptr_t)at;
+  return status;
+}
+
+static void stretch_release(weft_device *device, void *address, uint64_t n_bytes) {
+  (void)device;
+  (void)driver.release((CUdeviceptr)(uintptr_t)address, n_bytes);
+}
+
+static weft_status stretch_map(weft_device *device, void *address, uint64_t n_bytes) {
+  const cuda_device *d = cuda_of(device);
+  return d->lost ? WEFT_E_DEVICE : map_memory(d, address, n_bytes);
+}
+
+/* What used it has ended, so nothing is waited for; unmapping alone does not wait as freeing would. */
+static void stretch_unmap(weft_device *device, void *address, uint64_t n_bytes) {
+  (void)device;
+  (void)driver.unmap((CUdeviceptr)(uintptr_t)address, n_bytes);
+}
+
+const device_stretch_calls *cuda_stretch_calls(void) {
+  static const device_stretch_calls calls = {stretch_grain, stretch_reserve, stretch_release, stretch_map,
+                                             stretch_unmap};
+  return &calls;
+}
+
+weft_status cuda_take_weight(cuda_device *d, uint64_t n_bytes, void **out) {
+  if (d->lost) return WEFT_E_DEVICE;
+  return d->base.holding != NULL ? holding_take(d->base.holding, n_bytes, out)
+                                 : weight_arena_take(&d->arena, n_bytes, out);
+}
+
+void cuda_give_weight(cuda_device *d, void *memory, uint64_t n_bytes) {
+  if (!device_holds(&d->base, memory)) weight_arena_give(&d->arena, memory, n_bytes);
 }
 
 /* ---- pieces that other processes map --------------------------------------------------------------------- */

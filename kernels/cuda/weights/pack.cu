@@ -390,7 +390,8 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const wef
                             uint8_t *data) {
   pack_args a = args_of(weight, data);
   uint64_t n_tiles = (uint64_t)weight->n_mats * a.dims.n_tiles;
-  uint64_t step = CUDA_STAGING_BYTES / (16 * a.row_bytes);
+  uint64_t step = cuda_piece_bytes(d, CUDA_STAGING_BYTES) / (16 * a.row_bytes);
+  if (step == 0) step = 1;
   for (uint64_t tile = 0; tile < n_tiles; tile += step) {
     uint64_t last = (tile + step < n_tiles ? tile + step : n_tiles) - 1;
     uint64_t end = last % a.dims.n_tiles * 16 + 16;
@@ -401,9 +402,11 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const wef
     a.file = d->staging;
     weft_status status =
         cuda_push_source(d, d->staging, source, a.first_row * a.row_bytes, (end - a.first_row) * a.row_bytes);
+    if (status == WEFT_OK) status = cuda_piece_begin(d);
     if (status != WEFT_OK) return status;
     pack_kernel<<<(uint32_t)(last + 1 - tile), 256, 0, d->stream>>>(a);
     status = cuda_launched(d, "packing a weight");
+    if (status == WEFT_OK) status = cuda_piece_end(d);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
@@ -417,8 +420,11 @@ static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const 
   if (weight->type == WEFT_TYPE_F32)
     return cuda_push_source(d, data + PACKED_HEADER_BYTES, source, 0, file_bytes_of(weight));
   status = pack_all(d, weight, source, data);
-  if (status == WEFT_OK && w8a8_has(weight->layout)) status = w8a8_make_steps(d, weight, data);
-  return status == WEFT_OK && weight->layout == INT8_LAYOUT ? int8_weights_make(d, weight, data) : status;
+  if (status != WEFT_OK || !w8a8_has(weight->layout)) return status;
+  status = cuda_piece_begin(d);
+  if (status == WEFT_OK) status = w8a8_make_steps(d, weight, data);
+  if (status == WEFT_OK && weight->layout == INT8_LAYOUT) status = int8_weights_make(d, weight, data);
+  return status == WEFT_OK ? cuda_piece_end(d) : status;
 }
 
 /* Places experts for which the card has no room: they are packed in temporary device memory and copied to the host. */
@@ -448,12 +454,12 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   if (16 * weft_type_row_bytes(weight->type, weight->n_in) > CUDA_STAGING_BYTES) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend", weight->n_in);
   }
-  weft_status status = d->lost ? WEFT_E_DEVICE : weight_arena_take(&d->arena, n_bytes, &data);
+  weft_status status = cuda_take_weight(d, n_bytes, &data);
   if (status == WEFT_OK) {
     status = fill_packed(d, weight, source, (uint8_t *)data);
-    if (status != WEFT_OK) weight_arena_give(&d->arena, data, n_bytes);
+    if (status != WEFT_OK) cuda_give_weight(d, data, n_bytes);
   } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS && weight->layout != INT8_LAYOUT &&
-             !d->base.shares) {
+             !d->base.shares && d->base.holding == NULL) {
     status = place_on_host(d, weight, source, n_bytes, &data);
   }
   note_arena(d);
@@ -505,7 +511,7 @@ void cuda_weight_free(weft_device *device, weft_weight *weight) {
   if (cuda_experts_forget(d, data)) {
     d->base.weights.n_bytes_host -= weight->n_bytes;
   } else {
-    weight_arena_give(&d->arena, data, weight->n_bytes);
+    cuda_give_weight(d, data, weight->n_bytes);
   }
   note_arena(d);
 }
