@@ -359,6 +359,7 @@ weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_device_config config = config_of(options, devices, n, index[i], devices->weights_bytes_max[i], eight);
     config.shares = shares;
+    config.ahead = options->models_dir != NULL;
     if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
     weft_error said = {{0}};
     status = weft_device_open(&config, &devices->device[i], &said);

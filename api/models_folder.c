@@ -146,11 +146,6 @@ weft_status models_folder_plan(weft_runtime *rt, weft_error *error) {
   if (rt->options.models_dir == NULL) return WEFT_OK;
   if (rt->devices.n > 1)
     return weft_fail(error, WEFT_E_INVALID, "--models-dir: models come and go on one device: name one with --devices");
-  /* Elsewhere an upload beside steps would meet the device's stream and the graphs that it records. */
-  if (!weft_device_get_info(rt->devices.device[0])->host_memory)
-    return weft_fail(error, WEFT_E_INVALID,
-                     "--models-dir: models come and go in the memory of the host alone: --backend cpu, or name each "
-                     "model of a GPU with -m");
   weft_kv_layout *layouts = weft_alloc(WEFT_MODELS_MAX, sizeof *layouts);
   if (layouts == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the plan");
   weft_status status = plan_models(rt, layouts, error);

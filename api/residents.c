@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "api/prometheus.h"
+#include "api/resident_load.h"
 #include "api/shared_room.h"
 #include "api/tenants.h"
 #include "base/check.h"
@@ -35,11 +36,12 @@ typedef struct resident {
   weft_error why;
   weft_model *model; /* while it is ready or leaves */
   weft_runner *runner;
+  resident_memory memory;
 } resident;
 
 struct weft_residents {
   weft_runtime *rt;
-  weft_device *placer;
+  resident_loader loader;
   uint64_t most_bytes, held_bytes;
   pthread_mutex_t mutex; /* of what follows, and of the residents */
   pthread_cond_t changed;
@@ -85,49 +87,6 @@ const char *residents_state_name(resident_state state) {
 
 /* ---- one load ------------------------------------------------------------------------------------ */
 
-/* The file as it is now, which must be the one that was planned. */
-static weft_status open_planned(const weft_served_model *m, weft_gguf **out, weft_error *error) {
-  const weft_model_info *planned = weft_model_get_info(m->model);
-  uint64_t low, high;
-  weft_status status = weft_gguf_open(m->path, out, error);
-  if (status != WEFT_OK) return status;
-  weft_gguf_fingerprint(*out, &low, &high);
-  if (low == planned->fingerprint_low && high == planned->fingerprint_high) return WEFT_OK;
-  weft_gguf_close(*out);
-  *out = NULL;
-  return weft_fail(error, WEFT_E_INVALID,
-                   "%s is another file than when the server started: start it again for this one", m->path);
-}
-
-static weft_status open_runner(weft_residents *rs, uint32_t i, weft_model *model, weft_runner **out,
-                               weft_error *error) {
-  weft_device_runner_config config = weft_runtime_runner_config(rs->rt, i, 0);
-  const weft_model_info *info = weft_model_get_info(model);
-  uint64_t n_bytes = 0;
-  config.model = model;
-  weft_status status = weft_device_runner_open(&config, out, &n_bytes, error);
-  rs->at[i].view.took_bytes = info->weight_bytes + info->scratch_bytes + n_bytes;
-  return status;
-}
-
-/* Without the lock; the model is loading, so nobody else touches it. */
-static weft_status load_weights(weft_residents *rs, uint32_t i, weft_model **model, weft_runner **runner,
-                                weft_error *error) {
-  weft_served_model *m = find_served(rs, i);
-  weft_model_limits limits = weft_runtime_limits(rs->rt, m);
-  weft_gguf *gguf = NULL;
-  limits.placer = rs->placer;
-  *model = NULL;
-  weft_status status = open_planned(m, &gguf, error);
-  if (status == WEFT_OK) status = weft_model_open(gguf, &m->copy[0].split, &limits, NULL, NULL, model, error);
-  weft_gguf_close(gguf);
-  if (status == WEFT_OK) status = open_runner(rs, i, *model, runner, error);
-  if (status == WEFT_OK) return WEFT_OK;
-  weft_model_close(*model);
-  *model = NULL;
-  return status;
-}
-
 static void note_failure(weft_residents *rs, uint32_t i, weft_status status, const char *why) {
   resident *r = &rs->at[i];
   char line[300];
@@ -155,7 +114,7 @@ static void load_one(weft_residents *rs, uint32_t i) {
   set_state(rs, i, RESIDENT_LOADING);
   unlock_residents(rs);
   uint64_t start = weft_clock_us();
-  weft_status status = load_weights(rs, i, &model, &runner, &error);
+  weft_status status = resident_open(&rs->loader, i, &r->memory, &model, &runner, &error);
   uint64_t end = weft_clock_us();
   lock_residents(rs);
   if (status != WEFT_OK) {
@@ -169,6 +128,7 @@ static void load_one(weft_residents *rs, uint32_t i) {
   r->wanted_us = r->pause_us = r->retry_us = 0;
   r->ready_us = r->used_us = end;
   r->view.load_us = end - start;
+  r->view.took_bytes = r->memory.took_bytes;
   r->view.n_loads += 1;
   weft_log(WEFT_LOG_NOTICE, "%s is loaded: %.1f MiB in %.2f s", find_served(rs, i)->name,
            (double)r->view.need_bytes / 1048576.0, (double)(end - start) * 1e-6);
@@ -193,8 +153,8 @@ static void free_one(weft_residents *rs, uint32_t i) {
   r->model = NULL;
   r->runner = NULL;
   unlock_residents(rs);
-  if (runner != NULL) runner->ops->close(runner);
-  weft_model_close(model);
+  weft_guest_settle(find_served(rs, i)->runner);
+  resident_close(&r->memory, model, runner);
   lock_residents(rs);
   rs->held_bytes -= r->view.need_bytes;
   r->view.n_unloads += 1;
@@ -246,7 +206,7 @@ static bool judge_file(weft_residents *rs, uint32_t i) {
   weft_gguf *gguf = NULL;
   if (r->judged) return true;
   unlock_residents(rs);
-  weft_status status = open_planned(find_served(rs, i), &gguf, &error);
+  weft_status status = resident_open_file(find_served(rs, i), &gguf, &error);
   weft_gguf_close(gguf);
   lock_residents(rs);
   r->judged = status == WEFT_OK;
@@ -433,14 +393,10 @@ uint64_t residents_bytes(const weft_runtime *rt) {
 
 static weft_status plan_one(weft_residents *rs, uint32_t i, weft_error *error) {
   weft_served_model *m = find_served(rs, i);
-  const weft_model_info *info = weft_model_get_info(m->model);
   weft_device_runner_config config = weft_runtime_runner_config(rs->rt, i, 0);
-  uint64_t n_bytes = 0;
-  weft_status status = weft_device_runner_count(&config, &n_bytes);
-  if (status != WEFT_OK) return weft_fail(error, status, "no memory to plan %s", m->path);
-  m->copy[0].runner_bytes = n_bytes;
-  rs->at[i].view.need_bytes = info->weight_bytes + info->scratch_bytes + n_bytes;
-  status = weft_guest_open(&config, hear_guest, rs, &m->copy[0].runner, error);
+  weft_status status = resident_plan(&rs->loader, i, &rs->at[i].memory, error);
+  rs->at[i].view.need_bytes = rs->at[i].memory.need_bytes;
+  if (status == WEFT_OK) status = weft_guest_open(&config, hear_guest, rs, &m->copy[0].runner, error);
   m->runner = m->copy[0].runner;
   return status;
 }
@@ -457,7 +413,7 @@ weft_status residents_plan(weft_runtime *rt, weft_error *error) {
   }
   rt->residents = rs;
   rt->pool.changed = hear_pool;
-  weft_status status = devices_open_placer(&rt->options, &rt->devices, rs->most_bytes, &rs->placer, error);
+  weft_status status = resident_loader_open(rt, rs->most_bytes, &rs->loader, error);
   for (uint32_t i = 0; i < rt->n_served && status == WEFT_OK; i++) {
     resident *r = &rs->at[i];
     r->keep_us = r->view.expires_us = UINT64_MAX;
@@ -488,12 +444,12 @@ void residents_stop(weft_residents *rs) {
 
 void residents_close(weft_residents *rs) {
   if (rs == NULL) return;
+  (void)weft_device_sync(rs->rt->devices.device[0]); /* copies of what was saved may still run */
   for (uint32_t i = 0; i < WEFT_MODELS_MAX; i++) {
-    resident *r = &rs->at[i];
-    if (r->runner != NULL) r->runner->ops->close(r->runner);
-    weft_model_close(r->model);
+    resident_close(&rs->at[i].memory, rs->at[i].model, rs->at[i].runner);
+    resident_forget(&rs->at[i].memory);
   }
-  weft_device_close(rs->placer);
+  resident_loader_close(&rs->loader);
   (void)pthread_cond_destroy(&rs->changed);
   (void)pthread_mutex_destroy(&rs->mutex);
   weft_free(rs);

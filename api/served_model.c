@@ -138,6 +138,7 @@ weft_device_runner_config weft_runtime_runner_config(const weft_runtime *rt, uin
                                      .n_saves = rt->options.saved_canvases,
                                      .seq_tokens_max = m->context,
                                      .suppressed = suppressed,
+                                     .graph_owner = model + 1,
                                      .n_suppressed = n_suppressed};
 }
 

@@ -9,6 +9,24 @@
 /* Pieces of a pool that changes its size: so many, but of at most so many bytes. */
 enum { PIECES = 256, PIECE_BYTES_MAX = 64 << 20 };
 
+/* Memory that comes to a card had bytes of others, which may be no numbers, and masked rows are read all the same. */
+static weft_status resize_part(weft_kv_part *part, uint32_t n_pages) {
+  uint64_t before = part->stretch.n_bytes;
+  weft_status status = weft_stretch_resize(&part->stretch, part->page_bytes * n_pages);
+  uint64_t n = part->stretch.n_bytes > before ? part->stretch.n_bytes - before : 0;
+  if (status != WEFT_OK || n == 0 || weft_device_get_info(part->device)->host_memory) return status;
+  return weft_device_zero(part->device, (uint8_t *)part->stretch.base + before, n);
+}
+
+static weft_status resize_parts(weft_kv_store *store, uint32_t n_pages) {
+  weft_status status = WEFT_OK;
+  for (uint32_t p = 0; p < store->n_parts && status == WEFT_OK; p++) {
+    weft_kv_part *part = &store->part[p];
+    if (part->page_bytes > 0) status = resize_part(part, n_pages);
+  }
+  return status;
+}
+
 /* n_pages_max 0: plain memory. */
 static weft_status open_part(weft_kv_part *part, uint32_t n_pages, uint32_t n_pages_max) {
   if (part->page_bytes == 0) return WEFT_OK; /* no layer here has keys of its own */
@@ -17,7 +35,7 @@ static weft_status open_part(weft_kv_part *part, uint32_t n_pages, uint32_t n_pa
   weft_status status =
       weft_stretch_open(part->device, most, piece < PIECE_BYTES_MAX ? piece : PIECE_BYTES_MAX, &part->stretch);
   part->base = part->stretch.base;
-  return status == WEFT_OK ? weft_stretch_resize(&part->stretch, part->page_bytes * n_pages) : status;
+  return status == WEFT_OK ? resize_part(part, n_pages) : status;
 }
 
 /* Says what the pages need on each device. */
@@ -78,15 +96,6 @@ void weft_kv_store_close(weft_kv_store *store) {
       weft_device_free(store->part[p].device, store->part[p].base);
   }
   weft_free(store);
-}
-
-static weft_status resize_parts(weft_kv_store *store, uint32_t n_pages) {
-  weft_status status = WEFT_OK;
-  for (uint32_t p = 0; p < store->n_parts && status == WEFT_OK; p++) {
-    weft_kv_part *part = &store->part[p];
-    if (part->page_bytes > 0) status = weft_stretch_resize(&part->stretch, part->page_bytes * n_pages);
-  }
-  return status;
 }
 
 weft_status weft_kv_store_resize(weft_kv_store *store, uint32_t n_pages) {

@@ -177,7 +177,7 @@ static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_e
   for (uint32_t p = 0; p < model->n_parts; p++) {
     model_part *part = &model->part[p];
     weft_status status = layers_plan(model, part);
-    if (status == WEFT_OK) status = weft_device_alloc(part->device, part->plan.n_bytes, &part->scratch_base);
+    if (status == WEFT_OK) status = weft_device_alloc(placer_of(model, p), part->plan.n_bytes, &part->scratch_base);
     if (status != WEFT_OK) {
       return weft_fail(error, status,
                        "%s: no room for the scratch of %" PRIu32 " rows (%s); allow fewer rows per step: lower --rows",
@@ -352,7 +352,7 @@ static void close_part(weft_model *model, uint32_t p) {
   model_part *part = &model->part[p];
   for (uint32_t i = 0; i < part->n_owned; i++) weft_device_free(placer_of(model, p), part->owned[i]);
   for (uint32_t i = 0; i < part->n_weights; i++) weft_device_weight_free(placer_of(model, p), &part->weights[i]);
-  if (part->scratch_base != NULL) weft_device_free(part->device, part->scratch_base);
+  if (part->scratch_base != NULL) weft_device_free(placer_of(model, p), part->scratch_base);
   step_arrays_close(&part->arrays);
   weft_free(part->owned);
   weft_free(part->weights);

@@ -5,8 +5,8 @@
  * Law: a forward pass computes any mix of segments of model/batch.h at once; a row's result depends on its own request
  * only. All scratch memory is planned at open for the largest step. A forward pass allocates memory in one case only:
  * on a device with memory of its own, when the block tables of a step are longer than those of any step before
- * (step_arrays.h). Temperature, top_p, top_k and entropy_bound of weft_model_info are the defaults of requests that
- * leave these open (api/submission.c). */
+ * (step_arrays.h); never where limits say how long they get. Temperature, top_p, top_k and entropy_bound of
+ * weft_model_info are the defaults of requests that leave these open (api/submission.c). */
 #ifndef WEFT_MODEL_MODEL_H
 #define WEFT_MODEL_MODEL_H
 
@@ -32,9 +32,11 @@ typedef struct weft_model_limits {
   bool unused_tensors; /* open a file although some tensors of its layers are not used: answers may be wrong */
   bool token_ranges; /* nothing but a runner uses the head, so shards may have a range of the tokens each (shards.h) */
   const weft_shelf *shelf; /* where matrices are noted or found, of a model on one device; NULL: neither */
-  /* Who places the weights of a model on one device: another opening of that device, which has an order of its own, so
-   * that steps of other models go on there meanwhile; it outlives the model. NULL: the device itself. */
+  /* Who takes memory for a model on one device, and for its runner, and places the weights: another opening of that
+   * device, which has an order of its own, so that steps of other models go on there meanwhile; it outlives the model,
+   * and whoever opens the model waits for it (weft_device_sync). NULL: the device itself. */
   weft_device *placer;
+  uint64_t table_entries_max; /* of the block tables of one step, for which memory is taken at open; 0: it grows */
   /* The file is a drafter's that reads the keys of this model, which is open and outlives it (model/assistant.h); NULL:
    * it is a model. */
   struct weft_model *target;

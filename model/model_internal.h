@@ -178,9 +178,9 @@ enum {
   MARK_SENT = MARK_HELD + 2,                      /* rows are in an inbox of the next part */
   MARK_TAKEN = MARK_SENT + 1,                     /* an inbox of this part is empty again */
   MARK_SHARDS = MARK_TAKEN + MODEL_INBOXES,       /* of exchanges between shards */
-  MARK_END = MARK_SHARDS + WEFT_SHARDS_MARKS
+  MARK_LEFT = MARK_SHARDS + WEFT_SHARDS_MARKS     /* all that was enqueued for a model that left (guest_runner.h) */
 };
-_Static_assert((int)MARK_END <= (int)WEFT_MARKS_MAX, "a device has a mark for each");
+_Static_assert((int)MARK_LEFT < (int)WEFT_MARKS_MAX, "a device has a mark for each");
 
 /* The layers of a model that lie on one device, and what a step needs there. */
 typedef struct model_part {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/check.h"
 #include "base/memory.h"
 #include "kernels/ops.h"
 
@@ -17,32 +18,40 @@ static uint64_t row_bytes(uint32_t n_groups) {
 
 static weft_status take_memory(step_arrays *a, uint64_t n_bytes) {
   weft_free(a->staging);
-  weft_device_free(a->device, a->memory);
+  weft_device_free(a->placer, a->memory);
   a->memory = NULL;
   a->n_bytes = 0;
   a->staging = weft_alloc_aligned((size_t)n_bytes, 64);
   if (a->staging == NULL) return WEFT_E_NO_MEMORY;
-  weft_status status = weft_device_alloc(a->device, n_bytes, &a->memory);
+  weft_status status = weft_device_alloc(a->placer, n_bytes, &a->memory);
   if (status == WEFT_OK) a->n_bytes = n_bytes;
   return status;
 }
 
+uint64_t step_arrays_bytes(const weft_model_limits *limits) {
+  uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_GROUPS_MAX, n_entries = limits->table_entries_max;
+  if (n_entries == 0) n_entries = n_tables * ENTRIES_PER_TABLE;
+  return limits->rows_max * row_bytes(WEFT_GROUPS_MAX) + n_entries * sizeof(uint32_t);
+}
+
 weft_status step_arrays_open(step_arrays *a, weft_device *device, const weft_model_limits *limits) {
-  *a = (step_arrays){.device = device, .in_place = weft_device_get_info(device)->host_memory};
+  *a = (step_arrays){.device = device,
+                     .placer = limits->placer != NULL ? limits->placer : device,
+                     .in_place = weft_device_get_info(device)->host_memory,
+                     .grows = limits->table_entries_max == 0};
   if (a->in_place) return WEFT_OK;
   uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_GROUPS_MAX;
   a->table_at = weft_alloc(n_tables, sizeof *a->table_at);
   a->n_old = weft_alloc(n_tables, sizeof *a->n_old);
   if (a->table_at == NULL || a->n_old == NULL) return WEFT_E_NO_MEMORY;
-  return take_memory(a,
-                     limits->rows_max * row_bytes(WEFT_GROUPS_MAX) + n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
+  return take_memory(a, step_arrays_bytes(limits));
 }
 
 void step_arrays_close(step_arrays *a) {
   weft_free(a->staging);
   weft_free(a->table_at);
   weft_free(a->n_old);
-  if (a->device != NULL) weft_device_free(a->device, a->memory);
+  if (a->placer != NULL) weft_device_free(a->placer, a->memory);
   *a = (step_arrays){0};
 }
 
@@ -153,6 +162,7 @@ weft_status step_arrays_fill(step_arrays *a, const weft_forward_args *args, bool
   }
   uint64_t n_bytes = count_bytes(batch, args->layout);
   if (n_bytes > a->n_bytes) {
+    WEFT_CHECK(a->grows);
     weft_status status = take_memory(a, 2 * n_bytes);
     if (status != WEFT_OK) return status;
   }

@@ -3,7 +3,8 @@
  *
  * Law: on a device that reads host memory the arrays are the batch's own. Elsewhere one upload per step copies them to
  * the device, and of every block table only the entries that a row of the step can see. The memory for the upload is
- * taken at open and grows, by doubling, only when the block tables of a step are longer than any before. */
+ * taken at open and grows, by doubling, only when the block tables of a step are longer than any before; where limits
+ * say how long they get, never. */
 #ifndef WEFT_MODEL_STEP_ARRAYS_H
 #define WEFT_MODEL_STEP_ARRAYS_H
 
@@ -13,8 +14,8 @@
 #include "model/model.h"
 
 typedef struct step_arrays {
-  weft_device *device;
-  bool in_place; /* the device reads host memory */
+  weft_device *device, *placer; /* placer: memory is taken there */
+  bool in_place, grows;         /* in_place: the device reads host memory */
   uint8_t *staging;
   void *memory; /* device */
   uint64_t n_bytes;
@@ -31,6 +32,8 @@ typedef struct step_arrays {
   uint32_t state_pages[WEFT_GROUPS_MAX]; /* of each group; 0: it is not of states */
 } step_arrays;
 
+/* Bytes of device memory that open takes where the device does not read host memory. */
+uint64_t step_arrays_bytes(const weft_model_limits *limits);
 weft_status step_arrays_open(step_arrays *arrays, weft_device *device, const weft_model_limits *limits);
 void step_arrays_close(step_arrays *arrays);
 /* Makes the arrays of the step: its batch and, where they are wanted, the tokens that its cells hold. */

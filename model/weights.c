@@ -186,9 +186,8 @@ static weft_status check_supported(const weights_loader *loader, const weft_gguf
 }
 
 /* Who places what lies on the part's device. */
-static weft_device *placer_of(const weights_loader *loader) {
-  weft_device *placer = loader->model->limits.placer;
-  return placer != NULL ? placer : loader->part->device;
+static weft_device *placer_of(const weft_model *model, const model_part *part) {
+  return model->limits.placer != NULL ? model->limits.placer : part->device;
 }
 
 static void count_bytes(weights_loader *loader, uint64_t n_bytes) {
@@ -216,7 +215,7 @@ static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *
                                 const weft_weight_source *source, unsigned uses, weft_weight *weight) {
   weft_error inner = {{0}};
   model_part *part = loader->part;
-  weft_status status = weft_device_weight_read(placer_of(loader), weight, source, uses, &inner);
+  weft_status status = weft_device_weight_read(placer_of(loader->model, part), weight, source, uses, &inner);
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
@@ -358,7 +357,7 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
   }
   WEFT_CHECK(part->n_owned < part->owned_max);
   void *memory = NULL;
-  weft_device *placer = placer_of(loader);
+  weft_device *placer = placer_of(loader->model, loader->part);
   weft_status status = weft_device_alloc(placer, n * sizeof *values, &memory);
   if (status != WEFT_OK) {
     char where[48], room[WEFT_SPLIT_ROOM_MAX + 100];
@@ -454,9 +453,10 @@ static weft_status place_ids(weights_loader *loader, const weft_gguf_tensor *ten
   const uint32_t n_all = experts ? loader->model->hyper.n_experts : loader->model->hyper.n_vocab;
   const uint64_t n = tensor->ne[0] * tensor->ne[1];
   const uint8_t *bytes;
+  const float *placed = NULL;
   static const int32_t judged;
   *out = &judged;
-  if (loader->judging) return WEFT_OK;
+  if (loader->judging) return weights_vector(loader, NULL, n, &placed);
   weft_status status = fetch_bytes(loader, tensor, &bytes);
   if (status != WEFT_OK) return status;
   int32_t *ids = weft_alloc(n, sizeof *ids);
@@ -468,7 +468,6 @@ static weft_status place_ids(weights_loader *loader, const weft_gguf_tensor *ten
                        weft_gguf_path(loader->gguf), tensor->name, experts ? "expert" : "token", ids[i],
                        experts ? "of token" : "at place", experts ? i / tensor->ne[0] : i, n_all);
   }
-  const float *placed = NULL;
   if (status == WEFT_OK) status = weights_vector(loader, (const float *)(const void *)ids, n, &placed);
   *out = (const int32_t *)(const void *)placed;
   weft_free(ids);
@@ -726,7 +725,7 @@ void weights_rewind(weights_loader *loader) {
   loader->judging = false;
   for (uint32_t p = 0; p < model->n_parts; p++) {
     const model_part *part = &model->part[p];
-    loader->left[model_place_of(model, part)] = weft_device_memory_left(part->device);
+    loader->left[model_place_of(model, part)] = weft_device_memory_left(placer_of(model, part));
   }
   loader->n_bytes_done = 0;
   memset(loader->used, 0, weft_gguf_n_tensors(loader->gguf));

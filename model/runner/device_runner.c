@@ -444,6 +444,7 @@ static weft_status run_part(device_runner *r, runner_flight *f, const runner_ste
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
   const weft_graph_counters before = weft_device_graph_counters(d);
+  if (step->steady) weft_device_graph_owner(d, r->config.graph_owner);
   if (step->steady) weft_device_graph_begin(d, pass->args->graph_key, model_shards_vote(pass->part));
   do {
     status = model_compute(pass);

@@ -28,13 +28,15 @@ typedef struct weft_device_runner_config {
   uint32_t seq_tokens_max; /* longest history of one slot */
   const int32_t *suppressed; /* tokens that are never drawn; read during open */
   uint32_t n_suppressed;
+  uint32_t graph_owner;      /* of the graphs of its steps (weft_device_take_graphs) */
   uint64_t logits_bytes_max; /* most bytes of logits at once, but one row at least; 0: 64 MiB, or 128 of a card's */
 } weft_device_runner_config;
 
 /* What the runner will say of itself; the model may be one that was only planned (weft_model_plan). */
 void weft_device_runner_describe(const weft_device_runner_config *config, weft_runner_info *info);
-/* How much memory it will take; the model may be one that was only planned. */
-weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes);
+/* How much memory it will take, and what of it is host memory that devices reach, as a holding cuts it
+ * (kernels/holding.h); the model may be one that was only planned. */
+weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes, uint64_t *n_pinned);
 /* *n_bytes (may be NULL): how much memory the runner takes. */
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error);

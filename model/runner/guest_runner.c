@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "model/model_internal.h"
 
 typedef struct guest_runner {
   weft_runner base;
@@ -14,8 +15,11 @@ typedef struct guest_runner {
   const weft_kv_store *store;
   weft_guest_news news;
   void *self;
-  weft_runner *inner;     /* written while away, by enter before the state says HERE */
-  _Atomic uint32_t state; /* weft_runner_stay */
+  weft_device *device;
+  uint32_t graph_owner;
+  weft_graphs_taken graphs; /* of the inner runner that was let go */
+  weft_runner *inner;       /* written while away, by enter before the state says HERE */
+  _Atomic uint32_t state;   /* weft_runner_stay */
   _Atomic uint32_t n_waiting;
   _Atomic bool is_used;
   bool told; /* engine thread: that requests wait was told, since the guest is away */
@@ -89,10 +93,17 @@ static const char *take_line(guest_runner *g) {
   return g->said;
 }
 
+/* A broken device says so elsewhere, and runs nothing. */
+static void let_go(guest_runner *g) {
+  weft_device_take_graphs(g->device, g->graph_owner, &g->graphs);
+  (void)weft_device_mark(g->device, MARK_LEFT);
+}
+
 static weft_runner_stay guest_stay(weft_runner *base, bool used, uint32_t n_waiting, const char **refused) {
   guest_runner *g = guest_of(base);
   uint32_t state = atomic_load_explicit(&g->state, memory_order_acquire);
   bool went = !used && state == WEFT_STAY_LEAVING;
+  if (went) let_go(g);
   if (went) state = WEFT_STAY_AWAY;
   if (went) atomic_store_explicit(&g->state, state, memory_order_release);
   *refused = state == WEFT_STAY_AWAY ? take_line(g) : NULL;
@@ -128,6 +139,8 @@ weft_status weft_guest_open(const weft_device_runner_config *config, weft_guest_
   }
   g->base.ops = &guest_ops;
   g->store = config->store;
+  g->graph_owner = config->graph_owner;
+  g->device = weft_split_last(weft_model_get_split(config->model));
   g->news = news;
   g->self = self;
   g->state = WEFT_STAY_AWAY;
@@ -147,6 +160,14 @@ void weft_guest_enter(weft_runner *guest, weft_runner *inner) {
 void weft_guest_leave(weft_runner *guest) {
   uint32_t here = WEFT_STAY_HERE;
   (void)atomic_compare_exchange_strong(&guest_of(guest)->state, &here, (uint32_t)WEFT_STAY_LEAVING);
+}
+
+void weft_guest_settle(weft_runner *guest) {
+  guest_runner *g = guest_of(guest);
+  WEFT_CHECK(weft_guest_state(guest) == WEFT_STAY_AWAY);
+  (void)weft_device_wait(g->device, MARK_LEFT);
+  weft_device_free_graphs(g->device, &g->graphs);
+  g->graphs.n = 0;
 }
 
 weft_runner_stay weft_guest_state(const weft_runner *guest) {

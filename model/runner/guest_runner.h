@@ -6,7 +6,8 @@
  * calls the inner runner, and alone lets it go, between two steps with no slot open and no batch in flight: then the
  * guest is away, and the inner runner is its owner's to close. Who brings an inner runner or asks it to leave does so
  * from any other thread and holds up no step: enter and leave only set a word that the next turn reads, and their
- * caller wakes the engine. The guest owns no inner runner.
+ * caller wakes the engine. The guest owns no inner runner. When it lets one go, copies of its rows and steps may still
+ * run on the device: settle waits for them, and frees the graphs that name its memory, which nobody may free before.
  *
  *   AWAY --enter--> HERE --leave--> LEAVING --a turn that uses nothing of it--> AWAY */
 #ifndef WEFT_MODEL_RUNNER_GUEST_RUNNER_H
@@ -30,6 +31,8 @@ weft_status weft_guest_open(const weft_device_runner_config *config, weft_guest_
 void weft_guest_enter(weft_runner *guest, weft_runner *inner);
 /* Asks the inner runner to leave; nothing where there is none. */
 void weft_guest_leave(weft_runner *guest);
+/* Once the guest is away, from any thread: nothing on the device uses the inner runner any more. */
+void weft_guest_settle(weft_runner *guest);
 weft_runner_stay weft_guest_state(const weft_runner *guest);
 /* Requests that wait for the guest, as of the last turn. */
 uint32_t weft_guest_n_waiting(const weft_runner *guest);

@@ -195,13 +195,6 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
 
 /* ---- open and close ---- */
 
-/* Host memory that the device reaches. */
-static uint32_t *take_found(const device_runner *r, uint64_t n_bytes, weft_status *status) {
-  void *memory = NULL;
-  *status = weft_device_alloc_host(r->last, n_bytes, &memory);
-  return memory;
-}
-
 weft_status runner_open_held(device_runner *r) {
   if (r->canvas_length == 0) return WEFT_OK;
   uint64_t n_bytes = 0;
@@ -214,21 +207,21 @@ weft_status runner_open_held(device_runner *r) {
   held->d_found = runner_memory_take(&r->memory, r->last, n_found, &status);
   r->n_bytes += r->in_place ? n_found : 3 * n_found;
   for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
-    held->found[i] = r->in_place ? held->d_found : take_found(r, n_found, &status);
+    held->found[i] = r->in_place ? held->d_found : runner_memory_pin(&r->memory, r->last, n_found, &status);
   for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
-    held->drawn[i] = (int32_t *)(void *)take_found(r, r->canvas_length * sizeof(int32_t), &status);
+    held->drawn[i] =
+        (int32_t *)(void *)runner_memory_pin(&r->memory, r->last, r->canvas_length * sizeof(int32_t), &status);
   r->n_bytes += sizeof *held + n_bytes + 3 * r->canvas_length * sizeof *held->token;
   return status;
 }
 
 void runner_close_held(device_runner *r) {
   runner_held *held = r->held;
-  weft_device *d = r->last;
   if (held == NULL) return;
   canvas_path_close(held->path);
   weft_free(held->token);
   for (uint32_t i = 0; i < 2; i++)
-    if (held->found[i] != held->d_found) weft_device_free_host(d, held->found[i]);
-  for (uint32_t i = 0; i < 2; i++) weft_device_free_host(d, held->drawn[i]);
+    if (held->found[i] != held->d_found) runner_memory_unpin(&r->memory, r->last, held->found[i]);
+  for (uint32_t i = 0; i < 2; i++) runner_memory_unpin(&r->memory, r->last, held->drawn[i]);
   weft_free(held);
 }

@@ -5,10 +5,12 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "kernels/holding.h"
 
-void runner_memory_open(runner_memory *m, const weft_split *split) {
-  *m = (runner_memory){.split = split};
-  for (uint32_t p = 0; p < split->n_devices; p++) m->left[p] = weft_device_memory_left(split->device[p]);
+void runner_memory_open(runner_memory *m, const weft_split *split, weft_device *placer) {
+  *m = (runner_memory){.split = split, .placer = placer};
+  for (uint32_t p = 0; p < split->n_devices; p++)
+    m->left[p] = weft_device_memory_left(placer != NULL ? placer : split->device[p]);
 }
 
 void runner_memory_close(runner_memory *m) {
@@ -42,9 +44,10 @@ static bool reach_first(const runner_memory *m, weft_device *home) {
 
 static weft_status find_room(runner_memory *m, weft_device *home, uint64_t n_bytes, runner_piece *out) {
   weft_device *first = m->split->device[0];
+  if (m->placer != NULL) home = m->placer;
   *out = (runner_piece){.n_bytes = n_bytes, .from = home};
   weft_status status = weft_device_alloc(home, n_bytes, &out->memory);
-  if (!is_full(home, n_bytes, status)) return status;
+  if (m->placer != NULL || !is_full(home, n_bytes, status)) return status;
   if (reach_first(m, home)) {
     out->from = first;
     status = weft_device_alloc(first, n_bytes, &out->memory);
@@ -58,7 +61,7 @@ static weft_status find_room(runner_memory *m, weft_device *home, uint64_t n_byt
 }
 
 void *runner_memory_take(runner_memory *m, weft_device *home, uint64_t n_bytes, weft_status *status) {
-  if (*status != WEFT_OK) return NULL;
+  if (*status != WEFT_OK || m->counts) return NULL;
   runner_piece *piece = weft_grow(m->piece, m->n_pieces, &m->pieces_max, 64, sizeof *m->piece);
   if (piece == NULL) {
     *status = WEFT_E_NO_MEMORY;
@@ -68,6 +71,19 @@ void *runner_memory_take(runner_memory *m, weft_device *home, uint64_t n_bytes, 
   m->asked[home == m->split->device[0] ? 0 : weft_split_last_place(m->split)] += n_bytes;
   *status = find_room(m, home, n_bytes, &m->piece[m->n_pieces]);
   return *status == WEFT_OK ? m->piece[m->n_pieces++].memory : NULL;
+}
+
+void *runner_memory_pin(runner_memory *m, weft_device *home, uint64_t n_bytes, weft_status *status) {
+  void *pinned = NULL;
+  if (*status != WEFT_OK) return NULL;
+  m->n_pinned += (n_bytes + HOLDING_ALIGN) / HOLDING_ALIGN * HOLDING_ALIGN;
+  if (m->counts) return NULL;
+  *status = weft_device_alloc_host(m->placer != NULL ? m->placer : home, n_bytes, &pinned);
+  return pinned;
+}
+
+void runner_memory_unpin(const runner_memory *m, weft_device *home, void *pinned) {
+  weft_device_free_host(m->placer != NULL ? m->placer : home, pinned);
 }
 
 /* The buffer that an address lies in; NULL: none of the runner's. */

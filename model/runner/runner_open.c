@@ -25,8 +25,7 @@ static void close_slots(device_runner *r) {
 void runner_close(weft_runner *base) {
   device_runner *r = (device_runner *)base;
   if (r == NULL) return;
-  weft_device *d = r->last;
-  for (uint32_t p = 0; p < r->split->n_devices; p++) {
+  for (uint32_t p = 0; p < r->split->n_devices && r->memory.placer == NULL; p++) {
     (void)weft_device_sync(r->split->device[p]); /* nothing of it may still run; an error has been told */
   }
   close_slots(r);
@@ -36,11 +35,8 @@ void runner_close(weft_runner *base) {
     void *const host[] = {f->result,         f->canvas_in,   f->segment, f->generation, f->draft,
                           f->output_segment, f->temperature, f->given,   f->scored,     f->token};
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
-    weft_device_free_host(d, f->stats);
-    weft_device_free_host(d, f->sampled);
-    weft_device_free_host(d, f->judged);
-    weft_device_free_host(d, f->given_logit);
-    weft_device_free_host(d, f->canvas);
+    void *const pinned[] = {f->stats, f->sampled, f->judged, f->given_logit, f->canvas};
+    for (uint32_t k = 0; k < sizeof pinned / sizeof *pinned; k++) runner_memory_unpin(&r->memory, r->last, pinned[k]);
   }
   void *const host[] = {r->token,    r->cell_of,    r->segment,   r->position, r->kv_slot,
                         r->table_at, r->output_row, r->output_at, r->soft_of,  r->want_soft,
@@ -77,12 +73,8 @@ static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_statu
 
 /* Host memory that the devices reach. */
 static void *take_pinned(device_runner *r, uint64_t n_bytes, weft_status *status) {
-  void *memory = NULL;
-  if (*status != WEFT_OK) return NULL;
-  r->n_bytes += n_bytes;
-  if (r->counts) return NULL;
-  *status = weft_device_alloc_host(r->last, n_bytes, &memory);
-  return memory;
+  if (*status == WEFT_OK) r->n_bytes += n_bytes;
+  return runner_memory_pin(&r->memory, r->last, n_bytes, status);
 }
 
 static weft_status open_slots(device_runner *r) {
@@ -172,7 +164,8 @@ static weft_status open_allowed(device_runner *r) {
   if (r->config.n_suppressed == 0) return WEFT_OK;
   weft_status status = WEFT_OK;
   r->allowed = take_device(r, r->mask_words, sizeof *r->allowed, &status);
-  return status == WEFT_OK && !r->counts ? runner_upload_allowed(r, r->last, r->allowed) : status;
+  if (status != WEFT_OK || r->counts) return status;
+  return runner_upload_allowed(r, r->memory.placer != NULL ? r->memory.placer : r->last, r->allowed);
 }
 
 /* What the first device has of the cells: with one device, the cells. */
@@ -284,7 +277,7 @@ static device_runner *make_runner(const weft_device_runner_config *config) {
   r->split = weft_model_get_split(config->model);
   r->first = r->split->device[0];
   r->last = weft_split_last(r->split);
-  runner_memory_open(&r->memory, r->split);
+  runner_memory_open(&r->memory, r->split, config->model->limits.placer);
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
   r->graphs = r->info.graphs = weft_device_get_info(r->last)->graphs && model_shards_in_graphs(config->model);
@@ -315,12 +308,13 @@ static weft_status take_memory(device_runner *r) {
   return status;
 }
 
-weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes) {
+weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes, uint64_t *n_pinned) {
   device_runner *r = make_runner(config);
   if (r == NULL) return WEFT_E_NO_MEMORY;
-  r->counts = true;
+  r->counts = r->memory.counts = true;
   weft_status status = take_memory(r);
   *n_bytes = r->n_bytes;
+  *n_pinned = r->memory.n_pinned;
   runner_close(&r->base);
   return status;
 }

@@ -56,15 +56,12 @@ weft_status runner_open_saves(device_runner *r) {
   if (r->saves == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < r->info.n_saves; i++) {
     runner_save *save = &r->saves[i];
-    void *soft = NULL, *state = NULL, *mirror = NULL;
     save->canvas = weft_alloc(r->canvas_length, sizeof *save->canvas);
     if (save->canvas == NULL) return WEFT_E_NO_MEMORY;
-    weft_status status = weft_device_alloc_host(r->first, soft_bytes(r), &soft);
-    save->soft = soft;
-    if (status == WEFT_OK) status = weft_device_alloc_host(r->last, state_bytes(r), &state);
-    save->state = state;
-    if (status == WEFT_OK && mirror_bytes(r) > 0) status = weft_device_alloc_host(r->first, mirror_bytes(r), &mirror);
-    save->mirror = mirror;
+    weft_status status = WEFT_OK;
+    save->soft = runner_memory_pin(&r->memory, r->first, soft_bytes(r), &status);
+    save->state = runner_memory_pin(&r->memory, r->last, state_bytes(r), &status);
+    if (mirror_bytes(r) > 0) save->mirror = runner_memory_pin(&r->memory, r->first, mirror_bytes(r), &status);
     if (status != WEFT_OK) return status;
     r->n_bytes += soft_bytes(r) + state_bytes(r) + mirror_bytes(r) + r->canvas_length * sizeof *save->canvas;
   }
@@ -75,9 +72,9 @@ void runner_close_saves(device_runner *r) {
   if (r->saves == NULL) return;
   for (uint32_t i = 0; i < r->info.n_saves; i++) {
     weft_free(r->saves[i].canvas);
-    weft_device_free_host(r->last, r->saves[i].state);
-    weft_device_free_host(r->first, r->saves[i].mirror);
-    weft_device_free_host(r->first, r->saves[i].soft);
+    runner_memory_unpin(&r->memory, r->last, r->saves[i].state);
+    runner_memory_unpin(&r->memory, r->first, r->saves[i].mirror);
+    runner_memory_unpin(&r->memory, r->first, r->saves[i].soft);
   }
   weft_free(r->saves);
 }

@@ -22,12 +22,15 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "tests/support/amount.h"
+#include "tests/support/card_double.h"
 #include "tests/support/small_runtime.h"
 
 enum { ANSWER_MAX = 1024, N_FILES = 3 };
 
 static const char *const names[N_FILES] = {"ar-base", "ar-dense", "dg-base"};
 static char folder[64];
+static bool canvases; /* answers are written as such */
+static bool as_card;  /* the device is taken for a card (tests/support/card_double.h) */
 
 static void path_of(const char *name, char out[128]) {
   (void)snprintf(out, 128, "%s/%s.gguf", folder, name);
@@ -76,8 +79,9 @@ static int drop_folder(void **state) {
 
 static weft_open_options options_of(uint64_t models_bytes) {
   weft_open_options options = small_runtime(NULL, 0);
+  if (as_card) options.backend = "ref";
   options.models_dir = folder;
-  options.models_bytes = models_bytes;
+  options.models_bytes = as_card && models_bytes == 0 ? 16 << 20 : models_bytes; /* all of a pool is written there */
   options.context = 1024;
   options.kv_bytes = 4 << 20;
   return options;
@@ -86,9 +90,22 @@ static weft_open_options options_of(uint64_t models_bytes) {
 static weft_runtime *open_runtime(const weft_open_options *options) {
   weft_runtime *rt = NULL;
   char error[512] = "";
-  if (weft_open(options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+  if (as_card) card_double_begin();
+  int status = weft_open(options, &rt, error, sizeof error);
+  card_double_end();
+  if (status != 0) fail_msg("%s", error);
   assert_int_equal(weft_n_models(rt), N_FILES); /* no-model.gguf is left out */
+  card_double_serve(as_card);
   return rt;
+}
+
+/* What a card must not be asked for while it serves was not asked for. */
+static void shut(weft_runtime *rt) {
+  card_double_serve(false);
+  weft_close(rt);
+  if (card.n_stops + card.n_strangers + card.n_early == 0) return;
+  fail_msg("%u calls that stop the card, %u from another thread, %u too early; one is %s", card.n_stops,
+           card.n_strangers, card.n_early, card.last);
 }
 
 static uint32_t index_of(weft_runtime *rt, const char *name) {
@@ -111,7 +128,7 @@ static void needs(uint64_t out[N_FILES]) {
   weft_open_options options = options_of((uint64_t)1 << 30);
   weft_runtime *rt = open_runtime(&options);
   for (uint32_t i = 0; i < N_FILES; i++) out[i] = look(rt, names[i]).need_bytes;
-  weft_close(rt);
+  shut(rt);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) {
@@ -167,7 +184,7 @@ static weft_generation *start(weft_runtime *rt, const char *model, uint32_t n_to
   p.timeout_ms = timeout_ms;
   p.ignore_eos = true;
   p.no_cache = true;
-  p.mode = WEFT_MODE_AUTOREGRESSIVE;
+  p.mode = canvases ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.prompt.tokens = prompt;
   p.prompt.n_tokens = sizeof prompt / sizeof *prompt;
   memset(a, 0, sizeof *a);
@@ -214,13 +231,14 @@ static void answers_of_others(uint32_t n_tokens, answer out[N_FILES]) {
   }
   weft_open_options options = options_of(0);
   options.models_dir = NULL;
+  options.models_bytes = 0;
   options.models = models;
   options.n_models = N_FILES;
   weft_runtime *rt = NULL;
   char error[512] = "";
   if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
   for (uint32_t i = 0; i < N_FILES; i++) ask(rt, names[i], n_tokens, &out[i]);
-  weft_close(rt);
+  shut(rt);
 }
 
 /* ---- a stream beside loads ------------------------------------------------------------------------------- */
@@ -248,8 +266,8 @@ static void *run_stream(void *self) {
 static void test_stream(void **state) {
   (void)state;
   static answer wanted[N_FILES], got;
-  enum { N_TOKENS = 200 };
-  answers_of_others(N_TOKENS, wanted);
+  const uint32_t n_tokens = as_card ? 40 : 200; /* ref is slow */
+  answers_of_others(n_tokens, wanted);
   weft_open_options options = options_of(room_for_two());
   weft_runtime *rt = open_runtime(&options);
   stream s = {.rt = rt, .wanted = &wanted[0]};
@@ -260,7 +278,7 @@ static void test_stream(void **state) {
     for (uint32_t i = 1; i < N_FILES; i++) {
       loads(rt, names[i]);
       assert_true(residents_held(rt->residents) <= most);
-      ask(rt, names[i], N_TOKENS, &got);
+      ask(rt, names[i], n_tokens, &got);
       same(&got, &wanted[i]);
       assert_true(residents_held(rt->residents) <= most);
     }
@@ -272,7 +290,7 @@ static void test_stream(void **state) {
   assert_true(look(rt, names[1]).n_loads >= 3 && look(rt, names[2]).n_unloads >= 3);
   print_message("%u answers beside %llu loads\n", s.n_answers,
                 (unsigned long long)(look(rt, names[1]).n_loads + look(rt, names[2]).n_loads));
-  weft_close(rt);
+  shut(rt);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------- */
@@ -294,7 +312,7 @@ static void test_plan(void **state) {
   }
   for (uint32_t i = 0; i < N_FILES; i++) unloads(rt, names[i]);
   assert_int_equal(residents_held(rt->residents), 0);
-  weft_close(rt);
+  shut(rt);
 }
 
 static void test_least_recently_used(void **state) {
@@ -311,7 +329,7 @@ static void test_least_recently_used(void **state) {
   is_in(rt, names[2], "ready");
   ask(rt, names[1], 4, &a);
   is_in(rt, names[0], "absent");
-  weft_close(rt);
+  shut(rt);
 }
 
 static void test_too_large(void **state) {
@@ -336,7 +354,7 @@ static void test_too_large(void **state) {
   assert_true(a.submitted == WEFT_FULL || strcmp(a.finish, "error") == 0);
   assert_non_null(strstr(a.error, "--models-mib"));
   assert_int_equal(residents_held(rt->residents), n[small]);
-  weft_close(rt);
+  shut(rt);
 }
 
 /* ---- the room that the pool and models share --------------------------------------------------------------- */
@@ -405,7 +423,7 @@ static void test_shared_room(void **state) {
   pool_grows_to(rt, room);
   ask(rt, names[0], 400, &got);
   same(&got, &wanted);
-  weft_close(rt);
+  shut(rt);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------------------- */
@@ -435,7 +453,7 @@ static void test_memory_refused(void **state) {
   assert_int_equal(residents_look(rt->residents, model).n_failed, n_refused);
   ask(rt, names[0], 20, &a);
   same(&a, &wanted);
-  weft_close(rt);
+  shut(rt);
 }
 
 static void refuses(weft_runtime *rt, const char *name, const char *words) {
@@ -471,7 +489,7 @@ static void test_files(void **state) {
   put_model(names[1], names[1]);
   loads(rt, names[1]);
   is_in(rt, names[0], "absent");
-  weft_close(rt);
+  shut(rt);
 }
 
 /* Requests that wait for a model whose load fails end with the reason; none is forgotten. */
@@ -490,7 +508,7 @@ static void test_waiters_are_told(void **state) {
   }
   put_model(names[1], names[1]);
   loads(rt, names[1]);
-  weft_close(rt);
+  shut(rt);
 }
 
 /* ---- requests -------------------------------------------------------------------------------------------- */
@@ -518,7 +536,7 @@ static void test_waiting(void **state) {
   assert_string_equal(b.finish, "length");
   same(&a, &wanted[0]);
   same(&b, &wanted[1]);
-  weft_close(rt);
+  shut(rt);
 }
 
 /* A model that is asked to leave does so when its answers are written; who comes then has it loaded again. */
@@ -543,7 +561,7 @@ static void test_unload_in_use(void **state) {
   ask(rt, names[0], N_TOKENS, &b);
   same(&b, &wanted[0]);
   assert_int_equal(look(rt, names[0]).n_loads, 2);
-  weft_close(rt);
+  shut(rt);
 }
 
 static void test_tenants(void **state) {
@@ -564,7 +582,7 @@ static void test_tenants(void **state) {
   assert_string_equal(a.finish, "length");
   finish(start(rt, names[0], 4, 0, 1, &a), &a); /* it is there now */
   assert_string_equal(a.finish, "length");
-  weft_close(rt);
+  shut(rt);
 }
 
 /* A model whose time without use is over leaves; one that stays does not. */
@@ -578,7 +596,7 @@ static void test_keep(void **state) {
   while (look(rt, names[1]).state != RESIDENT_ABSENT) (void)usleep(1000);
   is_in(rt, names[0], "ready");
   assert_true(look(rt, names[0]).expires_us == UINT64_MAX);
-  weft_close(rt);
+  shut(rt);
 }
 
 static void wishes(weft_runtime *rt, uint32_t model, resident_wish wish) {
@@ -621,7 +639,64 @@ static void test_sleep(void **state) {
   ask(rt, names[1], 8, &a);
   wishes(rt, index_of(rt, names[1]), RESIDENT_SLEEP);
   loads(rt, names[1]); /* the operator's load wakes it */
+  shut(rt);
+}
+
+/* ---- a card ---------------------------------------------------------------------------------------------- */
+
+/* A card whose memory ends in the middle of a load: what was mapped goes, and the model loads once there is room. */
+static void test_full_card(void **state) {
+  (void)state;
+  static answer wanted, a;
+  weft_open_options options = options_of(0);
+  weft_runtime *rt = open_runtime(&options);
+  ask(rt, names[0], 20, &wanted);
+  uint64_t n_pieces = look(rt, names[0]).took_bytes;
+  assert_true(n_pieces > 0 && n_pieces <= look(rt, names[0]).need_bytes);
+  unloads(rt, names[0]);
+  for (uint32_t n = 1, done = 0; !done; n += 3) {
+    char error[512] = "";
+    card.n_maps = 0;
+    card.refuse_at = n;
+    int status = weft_load_model(rt, names[0], error, sizeof error);
+    card.refuse_at = 0;
+    done = status == 0;
+    if (done) break;
+    assert_true(status == WEFT_E_NO_MEMORY && error[0] != 0 && strchr(error, '\n') == NULL);
+    assert_int_equal(card.n_mapped, 0);
+    is_in(rt, names[0], "absent");
+  }
+  assert_true(card.n_pieces > 0);
+  ask(rt, names[0], 20, &a);
+  same(&a, &wanted);
+  shut(rt);
+}
+
+/* A model that writes canvases, which has memory of its own for them, comes twice and answers as one that stays. */
+static void test_canvases(void **state) {
+  (void)state;
+  static answer wanted, a;
+  static const char *const path[] = {MODELS "dg-base.gguf"};
+  char error[512] = "";
+  weft_runtime *rt = NULL;
+  weft_open_options options = options_of(0);
+  options.models_dir = NULL;
+  options.models_bytes = 0;
+  options.models = path;
+  options.n_models = 1;
+  canvases = true;
+  if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+  ask(rt, "dg-base", 16, &wanted);
   weft_close(rt);
+  options = options_of(room_for_two());
+  rt = open_runtime(&options);
+  for (uint32_t round = 0; round < 2; round++) {
+    ask(rt, "dg-base", 16, &a);
+    same(&a, &wanted);
+    unloads(rt, "dg-base");
+  }
+  canvases = false;
+  shut(rt);
 }
 
 /* ---- the start ------------------------------------------------------------------------------------------- */
@@ -667,7 +742,7 @@ static void test_named_model_stays(void **state) {
   ask(rt, "ar-e2b", 8, &a);
   ask(rt, names[2], 8, &a);
   assert_int_equal(weft_load_model(rt, "nobody", error, sizeof error), WEFT_E_NOT_FOUND);
-  weft_close(rt);
+  shut(rt);
 }
 
 int main(void) {
@@ -688,5 +763,10 @@ int main(void) {
                                      cmocka_unit_test(test_keep),
                                      cmocka_unit_test(test_refused_options),
                                      cmocka_unit_test(test_named_model_stays)};
-  return cmocka_run_group_tests(tests, make_folder, drop_folder);
+  const struct CMUnitTest of_a_card[] = {cmocka_unit_test(test_stream), cmocka_unit_test(test_unload_in_use),
+                                         cmocka_unit_test(test_sleep), cmocka_unit_test(test_full_card),
+                                         cmocka_unit_test(test_canvases)};
+  int n_failed = cmocka_run_group_tests(tests, make_folder, drop_folder);
+  as_card = true;
+  return n_failed + cmocka_run_group_tests_name("a card", of_a_card, make_folder, drop_folder);
 }
