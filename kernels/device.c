@@ -12,6 +12,7 @@
 #include "base/memory_room.h"
 #include "kernels/device_internal.h"
 #include "kernels/holding.h"
+#include "kernels/host_experts.h"
 #include "kernels/ref/ref.h"
 #include "kernels/shards_exchange.h"
 
@@ -253,6 +254,7 @@ bool weft_device_broken(const weft_device *device) {
 
 void weft_device_graph_begin(weft_device *device, uint64_t key, const weft_graph_vote *vote) {
   device_enter(device);
+  if (device->calls->step_begins != NULL) device->calls->step_begins(device);
   if (device->graphs != NULL) step_graphs_begin(device->graphs, key, vote);
 }
 
@@ -379,6 +381,21 @@ weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *we
 
 weft_weights_report weft_device_weights(const weft_device *device) {
   return device->weights;
+}
+
+weft_experts_report weft_device_experts(const weft_device *device) {
+  weft_experts_report out = {0};
+  if (device->calls->experts_report != NULL) device->calls->experts_report(device, &out);
+  return out;
+}
+
+void weft_device_expect_experts(weft_device *device, uint64_t n_bytes) {
+  device_enter(device);
+  if (device->calls->expect_experts != NULL) device->calls->expect_experts(device, n_bytes);
+}
+
+bool weft_device_weight_is_away(const weft_device *device, const weft_weight *weight) {
+  return device->calls->weight_is_away != NULL && device->calls->weight_is_away(device, weight);
 }
 
 /* ---- by which kernels ops run ---- */

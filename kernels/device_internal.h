@@ -39,6 +39,8 @@ typedef struct device_stretch_calls {
   void (*unmap)(weft_device *device, void *address, uint64_t n_bytes);
 } device_stretch_calls;
 
+struct weft_experts_report;
+
 typedef struct device_calls {
   /* Called before every other call and every op: makes the device the one that the calling thread works on. NULL: the
    * backend needs no such thing. */
@@ -76,6 +78,11 @@ typedef struct device_calls {
   weft_status (*weight_most)(weft_device *device, const weft_weight *weight, float most[2], bool set);
   const device_share_calls *share;     /* NULL: the backend shares no weights */
   const device_stretch_calls *stretch; /* NULL: those of host memory, where the device's is that */
+  /* Experts in host memory (host_experts.h), and what comes before each step. NULL: no expert stays there. */
+  void (*expect_experts)(weft_device *device, uint64_t n_bytes);
+  bool (*weight_is_away)(const weft_device *device, const weft_weight *weight);
+  void (*experts_report)(const weft_device *device, struct weft_experts_report *out);
+  void (*step_begins)(weft_device *device);
 } device_calls;
 
 /* How much of its memory a device in host memory has given out, where that has a bound. */

@@ -23,6 +23,13 @@ extern "C" {
 
 enum { EXPERT_SLOTS = 4, EXPERT_SLOTS_EVENTS = 2 * EXPERT_SLOTS, EXPERT_SLOTS_KEPT_MAX = 1024 };
 
+/* Most pairs of a row and an expert, for each expert on average, of a call that fetches the chosen experts alone. With
+ * more nearly all are chosen, and whole weights that cross while products run are there earlier. */
+enum { EXPERT_SLOTS_GATHER_PAIRS = 32 };
+static inline bool expert_slots_gathers(uint64_t n_pairs, uint32_t n_mats) {
+  return n_pairs <= (uint64_t)EXPERT_SLOTS_GATHER_PAIRS * n_mats;
+}
+
 typedef enum expert_stream { EXPERT_STREAM_MAIN = 0, EXPERT_STREAM_COPY = 1 } expert_stream;
 
 /* What a device does for expert slots; all three calls only enqueue. event: below EXPERT_SLOTS_EVENTS. */

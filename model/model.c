@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/range.h"
+#include "kernels/host_experts.h"
 #include "model/assistant.h"
 #include "model/dflash.h"
 #include "model/gguf/keys.h"
@@ -163,6 +164,8 @@ static weft_status load_weights(weft_model *model, weights_loader *loader) {
   if (status == WEFT_OK) status = weights_check_room(loader);
   if (status != WEFT_OK) return status;
   weights_rewind(loader);
+  for (uint32_t p = 0; p < model->n_parts; p++)
+    weft_device_expect_experts(placer_of(model, p), loader->experts[model_place_of(model, &model->part[p])]);
   status = model->arch->load(model, loader);
   if (status == WEFT_OK) status = weights_token_tables(loader);
   for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {

@@ -318,7 +318,7 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
     bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && device != NULL && !weft_device_get_info(device)->host_memory &&
                       n_integers == 0;
     loader->n_bytes_held += n_bytes;
-    if (!may_stream) loader->needed[model_place_of(loader->model, loader->part)] += n_bytes;
+    (may_stream ? loader->experts : loader->needed)[model_place_of(loader->model, loader->part)] += n_bytes;
     out->data = tensor->data;
     return plan_matrix(loader, tensor, uses, out);
   }

@@ -138,6 +138,7 @@ typedef struct weights_loader {
   weft_model_progress progress;
   void *progress_self;
   weft_error *error;
+  uint64_t experts[WEFT_DEVICES_MAX]; /* of each device: bytes of experts, which may stay in host memory */
 } weights_loader;
 
 /* Places tensors on the device of a layer from now on; UINT32_MAX: on the first device. */

@@ -16,6 +16,7 @@
 
 #include "kernels/arena.h"
 #include "kernels/device_internal.h"
+#include "kernels/expert_room.h"
 #include "kernels/expert_slots.h"
 
 enum {
@@ -78,8 +79,11 @@ typedef struct cuda_device {
    * next one start, which then finds all else there; NULL: another kernel was launched last. */
   const int32_t *choice;
   char isa[16];
-  cudaEvent_t piece[2]; /* before and after the last piece of a weight; made when a pace is first kept */
-  bool piece_runs;      /* it may not have ended */
+  cudaEvent_t piece[2];             /* before and after the last piece of a weight; made when a pace is first kept */
+  bool piece_runs;                  /* it may not have ended */
+  struct cuda_experts_cache *cache; /* of the experts in host memory (moe/host_experts.h); NULL: there are none */
+  expert_room room;                 /* for experts, of the model whose weights are placed now */
+  uint64_t n_bytes_kept;            /* what the arena may not take, because it is for the cache */
 } cuda_device;
 
 static inline cuda_device *cuda_of(weft_device *device) {
@@ -144,6 +148,7 @@ weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const vo
 weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
                              weft_error *error);
 void cuda_weight_free(weft_device *device, weft_weight *weight);
+void cuda_expect_experts(weft_device *device, uint64_t n_bytes);
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 weft_status cuda_weight_most(weft_device *device, const weft_weight *weight, float most[2], bool set);
 /* What placing makes of a weight: its type, layout and bytes. */
@@ -172,18 +177,8 @@ void cuda_give_weight(cuda_device *device, void *memory, uint64_t n_bytes);
 weft_status cuda_piece_begin(cuda_device *device);
 weft_status cuda_piece_end(cuda_device *device);
 uint64_t cuda_piece_bytes(const cuda_device *device, uint64_t without_pace);
-/* Experts in host memory (moe/host_experts.cu). keep copies a packed weight from device memory to pinned host memory;
- * *out stands for the weight from then on. */
-weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);
-/* Frees such a weight. False: data is not one of them. */
-bool cuda_experts_forget(cuda_device *device, void *data);
-void cuda_experts_close(cuda_device *device);
-/* If *weight lies in host memory, has it copied to the card: *weight is then `copy`, whose data lies there. */
-weft_status cuda_experts_bring(cuda_device *device, const weft_weight **weight, weft_weight *copy);
-/* Called when the products of a call are enqueued: the staging memory of their weights may be overwritten after them,
- * and the copies of the next weights begin. */
-weft_status cuda_experts_done(cuda_device *device);
-/* Called around captures and before launches of graphs: the main stream waits for all copies in flight. */
+/* Experts in host memory (moe/host_experts.h has the rest). Called around captures and before launches of graphs: the
+ * main stream waits for all copies in flight. */
 weft_status cuda_experts_join(cuda_device *device);
 
 /* The walks of ops that read tables (kernels/graphs.h): they make the tables and launch nothing. */

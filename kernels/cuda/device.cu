@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/module.h"
+#include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/set.h"
 #include "kernels/cuda/weights/int8_weights.h"
 
@@ -427,6 +428,10 @@ static device_calls make_calls(void) {
   calls.weight_free = cuda_weight_free;
   calls.weight_unpack = cuda_weight_unpack;
   calls.weight_most = cuda_weight_most;
+  calls.expect_experts = cuda_expect_experts;
+  calls.weight_is_away = cuda_experts_is_away;
+  calls.experts_report = cuda_experts_report;
+  calls.step_begins = cuda_experts_step;
   calls.share = cuda_share_calls();
   calls.stretch = cuda_stretch_calls();
   return calls;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Experts in host memory on a real card: the same bits as with all of them on the card, call by call and in graphs.
  *
- * Sizes make a wait that is missing visible every time. A copy of one weight takes milliseconds, and a product of few
- * rows begins microseconds after its call: without the wait for its copy it reads what was in the slot before. Products
- * of many rows, several of them with one weight, take longer than the copies of all slots: a copy that does not wait
- * for them writes over the weight that the later ones still read. kernels/expert_slots.h says what waits for what, and
+ * 1 and 40 rows fetch the chosen experts alone, 200 rows and more whole weights. Sizes make a wait that is missing
+ * visible every time. A copy of one weight takes milliseconds, and a product of 200 rows begins microseconds after its
+ * call: without the wait for its copy it reads what was in the slot before. Products of many rows, several of them with
+ * one weight, take longer than the copies of all slots: a copy that does not wait for them writes over the weight that
+ * the later ones still read. A third device has a cache of experts, whose places are exchanged while it runs; then
+ * gathers, whole copies and products read what was exchanged. kernels/expert_slots.h says what waits for what, and
  * unit/kernels_expert_slots shows the same without a card; bench/device.sh runs this program also on modules that lack
  * one of the waits, where it must fail.
  *
@@ -14,6 +16,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "kernels/host_experts.h"
 #include "kernels/ops.h"
 
 enum { SKIPPED = 77, LAYERS = 5, EXPERTS = 32, K = 8, N_IN = 2816, N_FF = 704, BLOCK = 34, MANY = 8192, TIMES = 12 };
@@ -106,8 +109,8 @@ static void open_rig(rig *r, weft_device *device) {
     r->down[l] = place(device, N_IN, N_FF, LAYERS + l);
   }
   free(x);
-  static const uint32_t n_rows[] = {1, 40, MANY};
-  for (uint32_t i = 0; i < 3; i++) {
+  static const uint32_t n_rows[] = {1, 40, 200, MANY};
+  for (uint32_t i = 0; i < 4; i++) {
     weft_experts_args a = args_of(r, 0, n_rows[i]);
     uint64_t n = weft_experts_scratch(device, &a);
     r->scratch_bytes = n > r->scratch_bytes ? n : r->scratch_bytes;
@@ -175,10 +178,36 @@ static void compare(const float *wanted, const float *got, uint64_t n, uint32_t 
   }
 }
 
-int main(int argc, char **argv) {
+/* All numbers of rows in turn, several times each, against a device that has all experts. */
+static void run_all(const rig *on_card, const rig *streamed, uint32_t n_turns) {
   static const char *const ways[] = {"call by call", "captured as a graph", "launched again", "and again"};
-  static const uint32_t n_rows[] = {MANY, 1, 40}; /* many first: call by call a missing wait is seen in the numbers */
-  static rig on_card, streamed;
+  /* many first: call by call a missing wait is seen in the numbers */
+  static const uint32_t n_rows[] = {MANY, 200, 1, 40};
+  for (uint32_t i = 0; i < sizeof n_rows / sizeof *n_rows * n_turns; i++) {
+    uint32_t n_own = n_rows[i % 4];
+    uint64_t n = (uint64_t)LAYERS * n_own * N_IN;
+    if (n_own == MANY && i > 0) continue; /* once is long enough */
+    float *wanted = run(on_card, n_own);
+    for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+      float *got = run(streamed, n_own);
+      compare(wanted, got, n, n_own, ways[w]);
+      free(got);
+    }
+    free(wanted);
+  }
+  weft_graph_counters graphs = weft_device_graph_counters(streamed->device);
+  need(graphs.launches >= 9, "graphs", "they were not launched");
+  weft_weights_report w = weft_device_weights(streamed->device);
+  weft_experts_report e = weft_device_experts(streamed->device);
+  (void)printf(
+      "%llu MiB of experts in host memory, %llu of them cached: the same bits, %llu graphs launched; %llu of %llu "
+      "tokens went to cached experts\n",
+      (unsigned long long)(w.n_bytes_host >> 20), (unsigned long long)(e.n_bytes_cached >> 20),
+      (unsigned long long)graphs.launches, (unsigned long long)e.n_tokens_cached, (unsigned long long)e.n_tokens);
+}
+
+int main(int argc, char **argv) {
+  static rig on_card, streamed, cached;
   weft_log_set_level(WEFT_LOG_ERROR);
   if (argc > 1 && strncmp(argv[1], "set=", 4) == 0) cuda_set = argv[1] + 4;
   weft_device *device = open_card(0);
@@ -187,22 +216,19 @@ int main(int argc, char **argv) {
   open_rig(&streamed, open_card(2 << 20)); /* less than one weight */
   need(weft_device_weights(on_card.device).n_bytes_host == 0, "the first device", "experts lie in host memory");
   need(weft_device_weights(streamed.device).n_bytes == 0, "the second device", "experts lie on the card");
-  for (uint32_t i = 0; i < sizeof n_rows / sizeof *n_rows; i++) {
-    uint64_t n = (uint64_t)LAYERS * n_rows[i] * N_IN;
-    float *wanted = run(&on_card, n_rows[i]);
-    for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-      float *got = run(&streamed, n_rows[i]);
-      compare(wanted, got, n, n_rows[i], ways[w]);
-      free(got);
-    }
-    free(wanted);
-  }
-  weft_graph_counters graphs = weft_device_graph_counters(streamed.device);
-  need(graphs.launches >= 6, "graphs", "they were not launched");
-  (void)printf("%llu MiB of experts in host memory: the same bits, %llu graphs launched\n",
-               (unsigned long long)(weft_device_weights(streamed.device).n_bytes_host >> 20),
-               (unsigned long long)graphs.launches);
+  run_all(&on_card, &streamed, 1);
   close_rig(&streamed);
+  device = open_card(400 << 20); /* about two of five layers */
+  weft_device_expect_experts(device, (uint64_t)LAYERS * EXPERTS * 3 * N_FF * N_IN / 32 * BLOCK);
+  open_rig(&cached, device);
+  weft_weights_report placed = weft_device_weights(device);
+  need(placed.n_bytes > 0 && placed.n_bytes_host > 0, "the third device", "experts lie in one place");
+  for (uint32_t i = 0; i < 100; i++) free(run(&cached, 1)); /* one row's experts come into the cache */
+  run_all(&on_card, &cached, 2);
+  weft_experts_report e = weft_device_experts(device);
+  need(e.n_tokens_cached > 0 && e.n_tokens_cached < e.n_tokens, "the third device", "its cache was not used");
+  need(e.n_exchanged > 0, "the third device", "no expert came into its cache");
+  close_rig(&cached);
   close_rig(&on_card);
   return 0;
 }

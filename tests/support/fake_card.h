@@ -22,6 +22,7 @@
 #include "kernels/device_internal.h"
 #include "kernels/expert_slots.h"
 #include "kernels/shards_exchange.h"
+#include "tests/support/fake_room.h"
 
 enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 512, FAKE_BROUGHT_MAX = 512, FAKE_HOST_MAX = 512 };
 
@@ -83,8 +84,9 @@ typedef struct fake_card {
     uint64_t n_bytes;
   } host[FAKE_HOST_MAX]; /* what alloc_host gave */
   bool unreachable;      /* ops of other cards do not reach its memory */
-  /* experts in host memory: two of three weights, when streams is set before the model is opened */
+  /* experts in host memory, if streams is set before the model is opened: two of three, or what finds no room */
   bool streams;
+  fake_room room;
   expert_slots slots;
   uint8_t *staging;
   uint64_t slot_bytes, n_fetched;
@@ -297,14 +299,17 @@ static inline weft_status fake_follow(weft_device *device, weft_device *other, u
   return WEFT_OK;
 }
 
+#include "tests/support/fake_experts.h"
+
 static inline weft_status fake_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                       weft_error *error) {
   fake_card *card = fake_of(device);
   if (++card->n_allocs == card->fail_alloc) return weft_fail(error, WEFT_E_NO_MEMORY, "the fake card is full");
   weft_status status = card->ref->calls->weight(card->ref, weight, file_bytes, uses, error);
   if (status == WEFT_OK) card->n_alive += 1;
-  if (status != WEFT_OK || uses != WEFT_USE_EXPERTS || !card->streams || card->n_experts++ % 3 == 2) return status;
+  if (status != WEFT_OK || uses != WEFT_USE_EXPERTS || !card->streams) return status;
   uint64_t n_bytes = weight_file_bytes(weight);
+  if (card->room.is_bounded ? fake_room_takes(&card->room, n_bytes) : card->n_experts++ % 3 == 2) return status;
   if (n_bytes > card->slot_bytes) {
     free(card->staging);
     card->slot_bytes = n_bytes;
@@ -747,6 +752,8 @@ static const device_calls fake_calls = {.close = fake_close,
                                         .weight_read = fake_weight_read,
                                         .integers_bytes = fake_integers_bytes,
                                         .weight_free = fake_weight_free,
+                                        .expect_experts = fake_expect_experts,
+                                        .weight_is_away = fake_weight_is_away,
                                         .weight_unpack = fake_weight_unpack};
 
 static inline const weft_kernels *fake_kernels(void) {

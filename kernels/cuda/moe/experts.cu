@@ -23,6 +23,7 @@
 
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/moe/limited_gate.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/gemm/prologue.cuh"
@@ -712,10 +713,7 @@ weft_status cuda_experts(weft_device *device, const weft_experts_args *args) {
   weft_experts_args a = *args;
   weft_weight copy[4]; /* of weights that come from host memory */
   if (d->lost) return WEFT_E_DEVICE;
-  weft_status status = cuda_experts_bring(d, &a.gate_up, &copy[0]);
-  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.gate, &copy[1]);
-  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.up, &copy[2]);
-  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.down, &copy[3]);
+  weft_status status = cuda_experts_bring(d, &a, copy);
   if (status == WEFT_OK) status = run_experts(device, &a);
   weft_status done = cuda_experts_done(d);
   return status == WEFT_OK ? done : status;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/weights/packed_element.cuh"
@@ -427,13 +427,25 @@ static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const 
   return status == WEFT_OK ? cuda_piece_end(d) : status;
 }
 
+static cuda_matrix_parts parts_of(const weft_weight *weight) {
+  packed_dims dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
+  cuda_matrix_parts parts = {{PACKED_HEADER_BYTES, 0}, {file_bytes_of(weight) / weight->n_mats, 0}};
+  if (weight->type == WEFT_TYPE_F32) return parts;
+  parts.n_bytes[0] = (uint64_t)dims.n_tiles * dims.tile_bytes;
+  if (!w8a8_has(weight->layout)) return parts;
+  parts.at[1] = w8a8_steps_at((uint64_t)weight->n_mats * dims.n_tiles, dims.tile_bytes);
+  parts.n_bytes[1] = w8a8_steps_bytes(dims.n_tiles, weight->n_in);
+  return parts;
+}
+
 /* Places experts for which the card has no room: they are packed in temporary device memory and copied to the host. */
 static weft_status place_on_host(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                                  uint64_t n_bytes, void **out) {
   void *moment = NULL;
   weft_status status = d->base.calls->alloc(&d->base, n_bytes, &moment);
   if (status == WEFT_OK) status = fill_packed(d, weight, source, (uint8_t *)moment);
-  if (status == WEFT_OK) status = cuda_experts_keep(d, moment, n_bytes, out);
+  cuda_matrix_parts parts = parts_of(weight);
+  if (status == WEFT_OK) status = cuda_experts_keep(d, weight, &parts, moment, n_bytes, out);
   if (moment != NULL) d->base.calls->free(&d->base, moment);
   if (status == WEFT_OK) d->base.weights.n_bytes_host += n_bytes;
   return status;
@@ -442,6 +454,26 @@ static weft_status place_on_host(cuda_device *d, const weft_weight *weight, cons
 static void note_arena(cuda_device *d) {
   d->base.weights.n_bytes = d->arena.n_asked;
   d->base.weights.n_bytes_held = d->arena.n_taken;
+}
+
+/* Whether experts may stay in host memory. */
+static bool may_stay(const cuda_device *d, const weft_weight *weight) {
+  return weight->layout != INT8_LAYOUT && !d->base.shares && d->base.holding == NULL;
+}
+
+static uint64_t room_left(const cuda_device *d) {
+  return d->arena.n_bytes_max > d->arena.n_taken ? d->arena.n_bytes_max - d->arena.n_taken : 0;
+}
+
+/* So many bytes are not for weights. A cap of zero would be none. */
+static void keep_room(cuda_device *d, uint64_t n_bytes) {
+  if (n_bytes > 0 && n_bytes == d->arena.n_bytes_max) n_bytes -= 1;
+  d->arena.n_bytes_max -= n_bytes;
+  d->n_bytes_kept += n_bytes;
+}
+
+void cuda_expect_experts(weft_device *device, uint64_t n_bytes) {
+  expert_room_expect(&cuda_of(device)->room, n_bytes);
 }
 
 /* Places a weight whose type is one that devices hold. */
@@ -454,14 +486,18 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   if (16 * weft_type_row_bytes(weight->type, weight->n_in) > CUDA_STAGING_BYTES) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend", weight->n_in);
   }
-  weft_status status = cuda_take_weight(d, n_bytes, &data);
+  bool stays = uses == WEFT_USE_EXPERTS && may_stay(d, weight);
+  if (stays) keep_room(d, expert_room_reserve(&d->room, room_left(d)));
+  weft_status status = d->lost ? WEFT_E_DEVICE : stays && d->room.is_full ? WEFT_E_NO_MEMORY : WEFT_OK;
+  if (status == WEFT_OK) status = cuda_take_weight(d, n_bytes, &data);
   if (status == WEFT_OK) {
     status = fill_packed(d, weight, source, (uint8_t *)data);
     if (status != WEFT_OK) cuda_give_weight(d, data, n_bytes);
-  } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS && weight->layout != INT8_LAYOUT &&
-             !d->base.shares && d->base.holding == NULL) {
+  } else if (status == WEFT_E_NO_MEMORY && stays) {
+    keep_room(d, expert_room_fill(&d->room, room_left(d)));
     status = place_on_host(d, weight, source, n_bytes, &data);
   }
+  if (stays && status == WEFT_OK) expert_room_placed(&d->room, n_bytes);
   note_arena(d);
   if (status == WEFT_E_NO_MEMORY) {
     return weft_fail(
@@ -510,6 +546,10 @@ void cuda_weight_free(weft_device *device, weft_weight *weight) {
   if (d->base.shares) return; /* it stays until the device is closed */
   if (cuda_experts_forget(d, data)) {
     d->base.weights.n_bytes_host -= weight->n_bytes;
+    if (d->base.weights.n_bytes_host == 0) { /* there is no cache either */
+      d->arena.n_bytes_max += d->n_bytes_kept;
+      d->n_bytes_kept = 0;
+    }
   } else {
     cuda_give_weight(d, data, weight->n_bytes);
   }
