@@ -24,6 +24,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "kernels/host_experts.h"
+#include "model/residency.h"
 
 enum { SPILL_PAGES_MAX = (1 << 24) - 4 };
 
@@ -290,6 +292,19 @@ static void print_start(const weft_runtime *rt, weft_text *t) {
   weft_text_puts(t, "\n");
 }
 
+static void print_weights(const weft_devices *devices, weft_text *t) {
+  weft_weights_report held = devices_weights(devices);
+  if (held.n_bytes_held > 0) {
+    weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib_of(held.n_bytes_held),
+                     mib_of(held.n_bytes));
+    if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib_of(held.n_bytes_host));
+    uint64_t n_cached = 0;
+    for (uint32_t i = 0; i < devices->n; i++) n_cached += weft_device_experts(devices->device[i]).n_bytes_cached;
+    if (n_cached > 0) weft_text_printf(t, ", of which %.1f MiB are in device memory besides", mib_of(n_cached));
+    weft_text_printf(t, "\n");
+  }
+}
+
 static void write_plan(weft_runtime *rt) {
   const weft_engine *engine = weft_replicas_at(rt->replicas, 0);
   const char *each = rt->n_replicas > 1 ? " in each replica" : "";
@@ -312,6 +327,7 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, ", keys and values %s\n", weft_type_name_of_id((int32_t)info->kv_type));
     devices_print_parts(&rt->devices, info, &m->layout, &m->split_reason, t);
     if (!m->comes_and_goes) print_away(rt, i);
+    if (!m->comes_and_goes) weft_model_print_residency(m->model, t);
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_layer_group *group = &m->layout.group[g];
       weft_text_printf(t, "  group %u  %u layers, ", g, group->n_layers);
@@ -340,13 +356,7 @@ static void write_plan(weft_runtime *rt) {
   }
   if (rt->weights != NULL) weights_import_print(rt->weights, t);
   residents_print(rt, t);
-  weft_weights_report held = devices_weights(&rt->devices);
-  if (held.n_bytes_held > 0) {
-    weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib_of(held.n_bytes_held),
-                     mib_of(held.n_bytes));
-    if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib_of(held.n_bytes_host));
-    weft_text_printf(t, "\n");
-  }
+  print_weights(&rt->devices, t);
   weft_text_printf(t, "pool     %.1f MiB%s: %u pages of %.1f KiB, shared by all models\n",
                    mib_of((uint64_t)rt->n_pages * rt->page_bytes), each, rt->n_pages, (double)rt->page_bytes / 1024.0);
   if (rt->pool.n_pages_max > 0)
