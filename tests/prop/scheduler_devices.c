@@ -190,8 +190,9 @@ int main(int argc, char **argv) {
     uint32_t n_devices, n_shards;
     uint64_t logits_bytes_max; /* 1: logits of one row at a time */
   } cards[] = {{3, 3, 0}, {6, 3, 1}, {12, 12, 1}, {16, 16, 0}, {16, 1, 0}},
-    hosts[] = {{2, 1, 0},  {3, 1, 0},  {5, 1, 0},  {7, 1, 0},   {8, 8, 0},  {9, 3, 0}, {10, 2, 0},
-               {11, 1, 0}, {13, 1, 0}, {14, 1, 0}, {16, 16, 0}, {15, 3, 0}, {16, 8, 0}};
+    hosts[] = {{2, 1, 0},  {3, 1, 0},  {5, 1, 0},  {7, 1, 0},   {8, 8, 0},  {9, 3, 0},  {10, 2, 0},
+               {11, 1, 0}, {13, 1, 0}, {14, 1, 0}, {16, 16, 0}, {15, 3, 0}, {16, 8, 0}, {4, 1, 0},
+               {6, 1, 0},  {8, 1, 0},  {9, 1, 0},  {10, 1, 0},  {12, 1, 0}, {15, 1, 0}, {4, 4, 0}};
   const char *const path[2] = {wide_model_file("tied", false, true), wide_model_file("experts", true, false)};
   make_requests();
   if (argc > 2 && strcmp(argv[1], "--backend") == 0 && strcmp(argv[2], "cuda") == 0) {

@@ -310,20 +310,17 @@ static void test_integers_where_there_is_room(void **state) {
   weft_gguf_close(gguf);
 }
 
-/* Models that come and go lie in the memory of the host alone. */
-static void test_folder_on_a_card(void **state) {
+/* Models that come and go lie on one device. */
+static void test_folder_on_two_cards(void **state) {
   weft_runtime *rt = weft_alloc(1, sizeof *rt);
   weft_error error = {{0}};
   (void)state;
   assert_non_null(rt);
   memset(rt, 0, sizeof *rt);
   rt->options.models_dir = "/models";
-  rt->devices = (weft_devices){.n = 1, .device = {&fake_card_open(false)->base}};
+  rt->devices = (weft_devices){.n = 2, .device = {&fake_card_open(false)->base, &fake_card_open(false)->base}};
   assert_int_equal(models_folder_plan(rt, &error), WEFT_E_INVALID);
-  const char *line =
-      "--models-dir: models come and go in the memory of the host alone: --backend cpu, or name each model "
-      "of a GPU with -m";
-  assert_string_equal(error.text, line);
+  assert_string_equal(error.text, "--models-dir: models come and go on one device: name one with --devices");
   devices_close(&rt->devices);
   weft_free(rt);
 }
@@ -612,7 +609,7 @@ int main(void) {
                                      cmocka_unit_test(test_auto_twice),
                                      cmocka_unit_test(test_integers_where_there_is_room),
                                      cmocka_unit_test(test_links),
-                                     cmocka_unit_test(test_folder_on_a_card),
+                                     cmocka_unit_test(test_folder_on_two_cards),
                                      cmocka_unit_test(test_switches),
                                      cmocka_unit_test(test_what_is_said_of_shards),
                                      cmocka_unit_test(test_what_is_said_of_replicas),

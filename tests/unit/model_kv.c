@@ -261,6 +261,27 @@ static void test_shards(void **state) {
   assert_non_null(strstr(error.text, "equally many shards"));
 }
 
+/* One part in as many shards: all have equal bytes of a page, also where there are fewer heads than shards. */
+static void test_many_shards(void **state) {
+  (void)state;
+  for (uint32_t n_shards = 2; n_shards <= 16; n_shards *= 2) {
+    weft_kv_geometry one = gemma_26b(), many;
+    for (uint32_t l = 0; l < one.n_layers; l++) {
+      uint32_t n = one.set[l].rows.n_kv_heads;
+      one.set[l].rows.n_kv_heads = n < n_shards ? 1 : n / n_shards;
+    }
+    many = one;
+    many.n_shards = n_shards;
+    const weft_kv_layout alone = layout_alone(&one);
+    const weft_kv_geometry *geometry = &many;
+    weft_kv_layout shared;
+    assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &shared, NULL), WEFT_OK);
+    assert_int_equal(shared.n_parts, n_shards);
+    assert_int_equal(shared.page_bytes, n_shards * alone.page_bytes);
+    for (uint32_t p = 0; p < n_shards; p++) assert_int_equal(shared.part_bytes[p], alone.page_bytes);
+  }
+}
+
 /* Parts in shards: the shards of a part have equal bytes of a page, those that a device has where each part is one. */
 static void test_parts_of_shards(void **state) {
   (void)state;
@@ -760,6 +781,7 @@ int main(void) {
       cmocka_unit_test(test_parts),
       cmocka_unit_test(test_parts_apart),
       cmocka_unit_test(test_shards),
+      cmocka_unit_test(test_many_shards),
       cmocka_unit_test(test_parts_of_shards),
       cmocka_unit_test(test_random_parts),
       cmocka_unit_test(test_store_in_parts),
