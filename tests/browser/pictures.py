@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Draws the views of the page for README and docs: each by light and dark, on a desk and on a phone.
+"""Draws the views of the page for README and docs: by light and dark on a desk, by light on a phone.
 
 Law: what is drawn is what the server sent; the load that the pool shows is real."""
 import http.client
@@ -57,8 +57,8 @@ def keep(tab, folder, name):
     print(f"page: {path}")
 
 
-def both(tab, folder, name):
-    for theme in "light", "dark":
+def draw(tab, folder, name, themes=("light", "dark")):
+    for theme in themes:
         tab.prefer(prefers_color_scheme=theme)
         keep(tab, folder, f"{name}-{theme}")
 
@@ -80,23 +80,23 @@ def draw_all(world, folder):
         ask(tab, STORY, mode="diffusion")
         ended(tab)
         tab.value("(() => { const s = document.querySelector('.canvas input'); s.value = Math.round(s.max * 0.55); s.dispatchEvent(new Event('input')); })()")
-        both(tab, folder, "chat")
+        draw(tab, folder, "chat")
         place = tab.value("location.hash")
         phone = world.visit("search-key", context=context, url=url, place=place, width=390, height=844, phone=True)
         phone.wait("document.querySelector('.cells') !== null", "the conversation is there")
         phone.value("(() => { const s = document.querySelector('.canvas input'); s.value = Math.round(s.max * 0.55); s.dispatchEvent(new Event('input')); })()")
-        both(phone, folder, "chat-phone")
+        draw(phone, folder, "chat-phone", ("light",))
         load = Load(server.port)
         for key, name in ("operator-key", "pool"), ("search-key", "tenant"):
             desk = world.visit(key, url=url, place="#pool", height=1240)
             desk.wait("document.querySelectorAll('.requests tbody tr').length > 0", "somebody asks")
             time.sleep(12)
-            both(desk, folder, name)
+            draw(desk, folder, name)
             desk.close()
         for key, name in ("operator-key", "pool-phone"), ("search-key", "tenant-phone"):
             phone = world.visit(key, url=url, place="#pool", width=390, height=844, phone=True)
             time.sleep(6)
-            both(phone, folder, name)
+            draw(phone, folder, name, ("light",))
             phone.close()
         load.end()
     finally:
