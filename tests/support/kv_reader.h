@@ -103,7 +103,9 @@ static inline void reader_remove(kv_reader *r, const msgpack_object *event) {
   }
 }
 
-static inline void reader_apply(kv_reader *r, const void *bytes, size_t n) {
+/* is_live: before a listing has begun for this reader, batches for others may come that build on what it never
+ * heard; these are passed over. */
+static inline void reader_apply(kv_reader *r, const void *bytes, size_t n, bool is_live) {
   msgpack_unpacked all;
   size_t at = 0;
   msgpack_unpacked_init(&all);
@@ -118,6 +120,8 @@ static inline void reader_apply(kv_reader *r, const void *bytes, size_t n) {
     if (reader_is(type, "AllBlocksCleared")) {
       r->n = 0;
       r->n_cleared += 1;
+    } else if (is_live && r->n_cleared == 0) {
+      continue;
     } else if (reader_is(type, "BlockStored")) {
       reader_store(r, event);
     } else {
@@ -160,7 +164,7 @@ static inline uint32_t reader_follow(kv_reader *r, int ms) {
     if (!had) {
       r->number = number;
       r->has_number = true;
-      reader_apply(r, zmq_msg_data(&frame[2]), zmq_msg_size(&frame[2]));
+      reader_apply(r, zmq_msg_data(&frame[2]), zmq_msg_size(&frame[2]), true);
     }
     for (int i = 0; i < n; i++) (void)zmq_msg_close(&frame[i]);
   }
@@ -185,7 +189,7 @@ static inline uint32_t reader_replay(kv_reader *r, uint64_t from) {
     if (!end) {
       r->number = reader_number(&frame[2]);
       r->has_number = true;
-      reader_apply(r, zmq_msg_data(&frame[3]), zmq_msg_size(&frame[3]));
+      reader_apply(r, zmq_msg_data(&frame[3]), zmq_msg_size(&frame[3]), false);
     }
     for (int i = 0; i < 4; i++) (void)zmq_msg_close(&frame[i]);
     if (end) return n_batches;
