@@ -3,16 +3,13 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/round.h"
 
 enum { ALIGN = 256 };
 
 void weight_arena_open(weight_arena *a, const weight_arena_calls *calls, void *self, uint64_t grain,
                        uint64_t n_bytes_max) {
   *a = (weight_arena){.calls = calls, .self = self, .grain = grain, .n_bytes_max = n_bytes_max, .plain = grain == 0};
-}
-
-static uint64_t round_up(uint64_t n, uint64_t to) {
-  return (n + to - 1) / to * to;
 }
 
 static void give_back(weight_arena *a, weight_arena_piece *piece) {
@@ -63,7 +60,7 @@ static weight_arena_piece *take_piece(weight_arena *a, uint64_t n_bytes, weft_st
   weight_arena_piece piece;
   *status = make_room(a);
   if (*status != WEFT_OK) return NULL;
-  uint64_t n = round_up(n_bytes, a->plain ? ALIGN : a->grain);
+  uint64_t n = weft_round_up(n_bytes, a->plain ? ALIGN : a->grain);
   if (a->n_bytes_max > 0 && (n > a->n_bytes_max || a->n_taken > a->n_bytes_max - n)) *status = WEFT_E_NO_MEMORY;
   if (*status == WEFT_OK) *status = a->plain ? plain_piece(a, n, &piece) : map_piece(a, n, &piece);
   if (*status == WEFT_E_UNSUPPORTED && !a->plain) {
@@ -88,7 +85,7 @@ weft_status weight_arena_take(weight_arena *a, uint64_t n_bytes, void **out) {
   weight_arena_piece *piece = NULL;
   *out = NULL;
   if (n_bytes > UINT64_MAX / 2) return WEFT_E_NO_MEMORY;
-  uint64_t n = round_up(n_bytes == 0 ? 1 : n_bytes, ALIGN);
+  uint64_t n = weft_round_up(n_bytes == 0 ? 1 : n_bytes, ALIGN);
   bool own = n_bytes >= (a->plain ? WEIGHT_ARENA_PLAIN_OWN : WEIGHT_ARENA_OWN);
   if (!own) piece = chunk_with_room(a, n);
   if (piece == NULL && !own) {

@@ -3,10 +3,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/memory_room.h"
@@ -334,22 +334,16 @@ weft_status weight_check(weft_device *device, weft_weight *weight, weft_error *e
   return WEFT_OK;
 }
 
-static uint64_t find_us(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                weft_error *error) {
   if (device == NULL || weight == NULL || file_bytes == NULL) {
     return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
   }
   weft_status status = weight_check(device, weight, error);
-  uint64_t start = find_us();
+  uint64_t start = weft_clock_us();
   if (status == WEFT_OK) status = calls_of(device)->weight(device, weight, file_bytes, uses, error);
   if (status == WEFT_OK && device->info.host_memory && device->pace != NULL)
-    device->pace(device->pace_self, find_us() - start);
+    device->pace(device->pace_self, weft_clock_us() - start);
   return status;
 }
 

@@ -4,11 +4,8 @@
 #include <stddef.h>
 
 #include "base/check.h"
+#include "base/round.h"
 #include "kernels/device_internal.h"
-
-static uint64_t round_up(uint64_t n, uint64_t to) {
-  return (n + to - 1) / to * to;
-}
 
 uint64_t weft_holding_bytes(uint64_t n_bytes, uint32_t n) {
   return n_bytes + (uint64_t)n * HOLDING_ALIGN;
@@ -69,7 +66,7 @@ static weft_status map_more(weft_holding *h, uint64_t n_bytes) {
 }
 
 weft_status holding_take(weft_holding *h, uint64_t n_bytes, void **out) {
-  uint64_t most = h->stretch.n_bytes_max, n = round_up(n_bytes == 0 ? 1 : n_bytes, HOLDING_ALIGN);
+  uint64_t most = h->stretch.n_bytes_max, n = weft_round_up(n_bytes == 0 ? 1 : n_bytes, HOLDING_ALIGN);
   if (n < n_bytes || n > most - h->at) return WEFT_E_NO_MEMORY;
   weft_status status = h->at + n > h->stretch.n_bytes ? map_more(h, h->at + n) : WEFT_OK;
   if (status != WEFT_OK) return status;
@@ -79,7 +76,7 @@ weft_status holding_take(weft_holding *h, uint64_t n_bytes, void **out) {
 }
 
 weft_status holding_take_host(weft_holding *h, uint64_t n_bytes, void **out) {
-  uint64_t n = round_up(n_bytes == 0 ? 1 : n_bytes, HOLDING_ALIGN);
+  uint64_t n = weft_round_up(n_bytes == 0 ? 1 : n_bytes, HOLDING_ALIGN);
   if (n < n_bytes || n > h->n_host_bytes - h->host_at) return WEFT_E_NO_MEMORY;
   *out = h->host + h->host_at;
   h->host_at += n;

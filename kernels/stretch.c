@@ -6,11 +6,8 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/round.h"
 #include "kernels/device_internal.h"
-
-static uint64_t round_up(uint64_t n, uint64_t to) {
-  return (n + to - 1) / to * to;
-}
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -73,8 +70,8 @@ weft_status weft_stretch_open(weft_device *device, uint64_t n_bytes_max, uint64_
   uint64_t grain = calls == NULL ? 0 : calls->grain(device);
   if (grain == 0) return WEFT_E_UNSUPPORTED;
   if (n_bytes_max == 0 || n_bytes_max > UINT64_MAX / 4 || piece_bytes > UINT64_MAX / 4) return WEFT_E_NO_MEMORY;
-  out->piece_bytes = round_up(piece_bytes == 0 ? 1 : piece_bytes, grain);
-  out->n_bytes_max = round_up(n_bytes_max, out->piece_bytes);
+  out->piece_bytes = weft_round_up(piece_bytes == 0 ? 1 : piece_bytes, grain);
+  out->n_bytes_max = weft_round_up(n_bytes_max, out->piece_bytes);
   return calls->reserve(device, out->n_bytes_max, &out->base);
 }
 
@@ -84,7 +81,7 @@ static bool has_room(weft_device *device, uint64_t n_bytes) {
 }
 
 weft_status weft_stretch_resize(weft_stretch *stretch, uint64_t n_bytes) {
-  uint64_t n = round_up(n_bytes, stretch->piece_bytes), before = stretch->n_bytes;
+  uint64_t n = weft_round_up(n_bytes, stretch->piece_bytes), before = stretch->n_bytes;
   WEFT_CHECK(stretch->base != NULL && n <= stretch->n_bytes_max);
   weft_device *device = stretch->device;
   const device_stretch_calls *calls = calls_of(device);

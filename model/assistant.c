@@ -175,8 +175,6 @@ weft_status assistant_read(const weft_gguf *gguf, const weft_model *target, mode
 
 void assistant_find_keys(weft_model *model) {
   const weft_model *target = model->target;
-  model->info.kv = target->info.kv;
-  model->info.kv_type = target->info.kv_type;
   for (uint32_t l = 0; l < model->hyper.n_layers; l++)
     model->first_set[l] = target->first_set[last_of_kind(target, model->hyper.window[l] > 0)];
 }

@@ -27,7 +27,7 @@ struct model_arch;
 const struct model_arch *assistant_arch(const weft_gguf *gguf);
 /* Reads its keys. UNSUPPORTED or INVALID with a line where it is no drafter, or cannot draft for this target. */
 weft_status assistant_read(const weft_gguf *gguf, const weft_model *target, model_hyper *hyper, weft_error *error);
-/* Where each layer finds the target's keys; after both infos are filled. */
+/* Where each layer finds the target's keys. */
 void assistant_find_keys(weft_model *model);
 
 typedef struct assistant_args {

@@ -218,8 +218,6 @@ weft_status dflash_read(const weft_gguf *gguf, weft_model *model, weft_error *er
 
 void dflash_find_keys(weft_model *model) {
   const weft_model *target = model->target;
-  model->info.kv = target->info.kv;
-  model->info.kv_type = target->info.kv_type;
   for (uint32_t l = 0; l < model->hyper.n_layers; l++)
     model->first_set[l] = target->first_set[target->hyper.n_layers + l];
 }

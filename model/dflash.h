@@ -32,7 +32,7 @@ weft_status dflash_check(const weft_model *model, uint32_t n_devices, weft_error
 weft_status dflash_add_keys(const weft_model *model, weft_kv_geometry *geometry);
 /* Reads the drafter's keys. INVALID where the target was opened without its file. */
 weft_status dflash_read(const weft_gguf *gguf, weft_model *model, weft_error *error);
-/* Where its layers find their keys; after both infos are filled. */
+/* Where its layers find their keys among its target's. */
 void dflash_find_keys(weft_model *model);
 
 typedef struct dflash_args {

@@ -59,6 +59,18 @@ static weft_status read_sampling(weft_model *model, const weft_gguf *gguf, weft_
   return status;
 }
 
+/* A drafter's keys lie in the pages of its target. */
+static void find_target_keys(weft_model *model) {
+  model->info.kv = model->target->info.kv;
+  model->info.kv_type = model->target->info.kv_type;
+  if (model->limits.nextn)
+    nextn_find_keys(model);
+  else if (dflash_is(model))
+    dflash_find_keys(model);
+  else
+    assistant_find_keys(model);
+}
+
 static void fill_info(weft_model *model, const weft_gguf *gguf) {
   const model_hyper *hyper = &model->hyper;
   weft_model_info *info = &model->info;
@@ -78,12 +90,7 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
   if (model->limits.nextn && model->target == NULL) nextn_add_keys(hyper, &info->kv);
   if (model->limits.block_drafter != NULL && model->target == NULL) (void)dflash_add_keys(model, &info->kv);
   for (uint32_t s = info->kv.n_sets; s-- > 0;) model->first_set[info->kv.set[s].layer] = (uint16_t)s;
-  if (model->limits.nextn)
-    nextn_find_keys(model);
-  else if (dflash_is(model))
-    dflash_find_keys(model);
-  else if (model->target != NULL)
-    assistant_find_keys(model);
+  if (model->target != NULL) find_target_keys(model);
   weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
 }
 

@@ -83,11 +83,7 @@ weft_status nextn_read(const weft_gguf *gguf, weft_model *model, weft_error *err
 }
 
 void nextn_find_keys(weft_model *model) {
-  const weft_model *target = model->target;
-  if (target == NULL) return;
-  model->info.kv = target->info.kv;
-  model->info.kv_type = target->info.kv_type;
-  model->first_set[0] = target->first_set[target->hyper.n_layers];
+  model->first_set[0] = model->target->first_set[model->target->hyper.n_layers];
 }
 
 /* ---- tensors ---- */

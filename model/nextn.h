@@ -29,7 +29,7 @@ weft_status nextn_check(const weft_gguf *gguf, const weft_model *model, uint32_t
 void nextn_add_keys(const model_hyper *hyper, weft_kv_geometry *geometry);
 /* Of the layer: what its target says of it. INVALID where that was opened without limits.nextn. */
 weft_status nextn_read(const weft_gguf *gguf, weft_model *model, weft_error *error);
-/* Where the layer finds its keys; of a target it does nothing. After both infos are filled. */
+/* Where the layer finds its keys among its target's. */
 void nextn_find_keys(weft_model *model);
 bool nextn_is(const weft_model *model);
 

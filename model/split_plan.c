@@ -9,6 +9,7 @@
 #include "kernels/shards.h"
 #include "model/hyper.h"
 #include "model/models.h"
+#include "model/weights_slice.h"
 
 /* ---- the cut ---- */
 
@@ -201,13 +202,11 @@ static void share_heads(model_hyper *hyper, uint32_t n_shards) {
   }
 }
 
-static bool can_lie_in(const model_hyper *hyper, uint32_t n) {
-  bool can = hyper->n_per_layer == 0 && hyper->latent.n_streams == 0 && hyper->delta.n_v_heads == 0;
-  for (uint32_t l = 0; l < hyper->n_layers && can; l++) {
-    uint32_t n_kv = hyper->n_kv_heads[l];
-    can = hyper->keys_of[l] == 0 && hyper->n_heads % n == 0 && (n_kv % n == 0 || n % n_kv == 0);
-    can = can && (hyper->moe[l] ? hyper->n_experts >= n : hyper->n_ff[l] % n == 0 && hyper->n_hidden % n == 0);
-  }
+static bool can_lie_in(const weft_gguf *gguf, const model_hyper *hyper, uint32_t n) {
+  bool can = hyper->latent.n_streams == 0 && hyper->delta.n_v_heads == 0;
+  can = can && weights_slice_check(gguf, hyper, n, NULL) == WEFT_OK;
+  for (uint32_t l = 0; l < hyper->n_layers && can; l++) /* weights_slice_of says so of each tensor */
+    can = hyper->moe[l] || (hyper->n_ff[l] % n == 0 && hyper->n_hidden % n == 0);
   return can;
 }
 
@@ -216,7 +215,7 @@ uint32_t weft_split_shardings(const weft_gguf *gguf) {
   model_hyper *hyper = weft_alloc(1, sizeof *hyper);
   uint32_t bits = 1;
   if (hyper != NULL && model_hyper_read(gguf, &arch, hyper, NULL) == WEFT_OK) {
-    for (uint32_t n = 2; n <= WEFT_DEVICES_MAX; n++) bits |= can_lie_in(hyper, n) ? 1u << (n - 1) : 0;
+    for (uint32_t n = 2; n <= WEFT_DEVICES_MAX; n++) bits |= can_lie_in(gguf, hyper, n) ? 1u << (n - 1) : 0;
   }
   weft_free(hyper);
   return bits;

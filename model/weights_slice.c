@@ -7,10 +7,12 @@
 #include "base/memory.h"
 #include "model/shards.h"
 
-weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_error *error) {
-  model_hyper *hyper = &model->hyper;
-  uint32_t n = model->n_shards;
-  if (n == 1) return WEFT_OK;
+/* How many shares of the key heads of a layer n shards have. */
+static uint32_t count_key_shares(const model_hyper *hyper, uint32_t layer, uint32_t n) {
+  return hyper->n_kv_heads[layer] < n ? hyper->n_kv_heads[layer] : n;
+}
+
+weft_status weights_slice_check(const weft_gguf *gguf, const model_hyper *hyper, uint32_t n, weft_error *error) {
   if (hyper->n_per_layer > 0)
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "%s: a model with embeddings per layer (of %" PRIu32
@@ -27,13 +29,23 @@ weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_e
                        "%s: layer %" PRIu32
                        " reads the keys of another layer, so the model cannot be split by tensor; split it by layer",
                        weft_gguf_path(gguf), l);
-    uint32_t n_kv = hyper->n_kv_heads[l];
-    hyper->n_kv_shares[l] = n_kv < n ? n_kv : n;
-    if (n_kv % hyper->n_kv_shares[l] != 0 || n % hyper->n_kv_shares[l] != 0 || hyper->n_heads % n != 0)
+    uint32_t n_kv = hyper->n_kv_heads[l], n_shares = count_key_shares(hyper, l, n);
+    if (n_kv % n_shares != 0 || n % n_shares != 0 || hyper->n_heads % n != 0)
       return weft_fail(error, WEFT_E_INVALID,
                        "%s: the %" PRIu32 " heads and %" PRIu32 " key heads of layer %" PRIu32
                        " cannot be shared out evenly to %" PRIu32 " devices; give other devices, or split by layer",
                        weft_gguf_path(gguf), hyper->n_heads, n_kv, l, n);
+  }
+  return WEFT_OK;
+}
+
+weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_error *error) {
+  model_hyper *hyper = &model->hyper;
+  uint32_t n = model->n_shards;
+  weft_status status = n == 1 ? WEFT_OK : weights_slice_check(gguf, hyper, n, error);
+  if (n == 1 || status != WEFT_OK) return status;
+  for (uint32_t l = 0; l < hyper->n_layers; l++) {
+    hyper->n_kv_shares[l] = count_key_shares(hyper, l, n);
     hyper->n_kv_heads[l] /= hyper->n_kv_shares[l];
   }
   hyper->n_heads /= n;

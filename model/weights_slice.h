@@ -16,8 +16,11 @@ typedef struct weights_slice {
   uint64_t first, n;       /* the shard's elements of a vector */
 } weights_slice;
 
-/* The model's n_heads and n_kv_heads, which are those of the file, become those of a shard. INVALID or UNSUPPORTED, with a
- * line that names the number, where the model cannot be shared out so. */
+/* Whether heads and experts can be shared out to n shards, n > 1: INVALID or UNSUPPORTED, with a line that names the
+ * number, where they cannot. */
+weft_status weights_slice_check(const weft_gguf *gguf, const model_hyper *hyper, uint32_t n, weft_error *error);
+/* The model's n_heads and n_kv_heads, which are those of the file, become those of a shard. Errors: those of
+ * weights_slice_check. */
 weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_error *error);
 /* A token embedding that is the head too, on two devices. */
 bool weights_tied_apart(const weights_loader *loader);

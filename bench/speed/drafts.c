@@ -102,7 +102,7 @@ static int measure_rate(drafts_bench *b, int32_t *answers, bool chosen, drafts_r
   if (chosen) b->n_steps_drafted += s.n_steps;
   weft_rates_free(&rates);
   *out = (drafts_rates){.steady = s.tok_s, .least = s.least_tok_s, .seconds = s.window_s};
-  out->tok_s = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
+  out->tok_s = weft_measured_rate(&m);
   return code;
 }
 

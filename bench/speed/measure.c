@@ -86,6 +86,10 @@ static int drain_generation(weft_generation *g, bool to_first_step, int32_t *ans
   return 0;
 }
 
+double weft_measured_rate(const weft_measured *m) {
+  return m->generate_s > 0.0 ? (double)m->n_tokens / m->generate_s : 0.0;
+}
+
 int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_measured *out) {
   uint32_t n_all = load->n_parallel + load->n_canvases;
   weft_generation **list = weft_alloc(n_all, sizeof *list);

@@ -25,6 +25,9 @@ typedef struct weft_measured {
   uint64_t all_from_us, all_to_us; /* of the clock: from the last first token to the first end, all of them decode */
 } weft_measured;
 
+/* Tokens a second after the first ones; 0 where that took no time. */
+double weft_measured_rate(const weft_measured *measured);
+
 /* Runs one load. 0, or an exit code after one line. seed varies the prompts, so that no prefix is found. */
 int weft_measure(weft_runtime *runtime, const weft_load *load, uint64_t seed, weft_measured *out);
 /* The same: the median time in ms from one step to the next of those that held all of the load and nothing else,

@@ -60,7 +60,7 @@ static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint3
   int code = weft_measure(list->rt, l, seed, &m);
   list->firsts[i] = 1000.0 * m.prefill_s;
   if (row->what == AGAIN) list->blocks[i][row->block] = list->firsts[i]; /* prompt and first step */
-  list->values[i] = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
+  list->values[i] = weft_measured_rate(&m);
   list->rates[i] = m.prefill_s > 0.0 ? l->n_parallel * (double)l->n_prompt / m.prefill_s : 0.0;
   return code;
 }

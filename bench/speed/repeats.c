@@ -10,7 +10,7 @@
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
 
-enum { RUNS_MAX = 1000, SEED = 7000 };
+enum { RUNS_MAX = 1001 /* --repeat and the first one */, SEED = 7000 };
 
 typedef struct repeats_bench {
   const weft_lab_config *config;
@@ -40,7 +40,7 @@ static int run_once(repeats_bench *b, uint32_t run) {
   weft_measured m;
   b->load.answers = run == 0 ? b->first : b->again;
   int code = weft_measure(b->rt, &b->load, SEED, &m);
-  b->rate[run] = code == 0 && m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
+  if (code == 0) b->rate[run] = weft_measured_rate(&m);
   return code;
 }
 
@@ -64,7 +64,7 @@ static void print_case(repeats_bench *b, uint32_t n_runs, repeats_difference at)
 }
 
 static int run_case(repeats_bench *b, uint32_t n_parallel) {
-  uint32_t n_runs = b->config->repeat + 1 < RUNS_MAX ? b->config->repeat + 1 : RUNS_MAX;
+  uint32_t n_runs = b->config->repeat + 1;
   repeats_difference at = {0, 0, 0};
   b->load.n_parallel = n_parallel;
   b->first = weft_alloc((size_t)n_parallel * b->load.n_generate, sizeof *b->first);
@@ -83,8 +83,7 @@ static int run_case(repeats_bench *b, uint32_t n_parallel) {
 
 int weft_bench_repeats(const weft_lab_config *config) {
   static const uint32_t sweep[] = {1, 2, 4, 5, 8, 12, 16, 24, 32, 64, 128};
-  static repeats_bench b; /* of the one call of a process */
-  b = (repeats_bench){.config = config};
+  repeats_bench b = {.config = config};
   int code = weft_cli_open(&config->product, &b.rt);
   if (code != 0) return code;
   b.load = (weft_load){.n_prompt = config->n_prompt, .n_generate = config->n_generate};

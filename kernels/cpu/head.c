@@ -383,9 +383,14 @@ static void cap_task(void *arg, uint32_t r, uint32_t thread) {
   run->args->bad[r] = run->fns->cap(logits, run->args->weight->n_out, run->args->cap) ? 1 : 0;
 }
 
+/* Rows as run_products prepares them. */
+static uint64_t prepared_bytes(const weft_weight *weight, uint32_t n_rows) {
+  return n_rows * cpu_group_row_bytes(cpu_is_quantised(weight->type), weight->n_in);
+}
+
 uint64_t cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
   (void)device;
-  return args->n_rows * cpu_group_row_bytes(cpu_is_quantised(args->weight->type), args->weight->n_in);
+  return prepared_bytes(args->weight, args->n_rows);
 }
 
 weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args) {
@@ -402,7 +407,7 @@ weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args) 
 
 uint64_t cpu_head_part_scratch(weft_device *device, const weft_head_part_args *args) {
   (void)device;
-  return args->n_rows * cpu_group_row_bytes(cpu_is_quantised(args->weight->type), args->weight->n_in);
+  return prepared_bytes(args->weight, args->n_rows);
 }
 
 weft_status cpu_head_part(weft_device *device, const weft_head_part_args *args) {
