@@ -261,6 +261,9 @@ expect 1 'in common' "$weft" bench compare "$dir/a.csv" "$dir/found.csv"
 expect 2 'as many cells' "$weft" bench compare "$dir/a.csv" README.md
 expect 2 'name two files' "$weft" bench compare "$dir/a.csv"
 expect 2 'has room for prompts of' "$weft" bench frontier -m $demo --from 4096
+# what was measured is there when a later step fails: here the pool is too small for it
+expect 2 'need more than the 32 pages' "$weft" bench frontier -m $demo --from 128 --to 2000 --step 512 --repeat 1 --n-generate 8 -q --kv-mib 1 --json -o "$dir/cut.csv"
+expect 0 '2 2' echo "$(grep -c '"context"' "$dir/out") $(grep -c '^[0-9]' "$dir/cut.csv")"
 expect 2 'n-generate must be from 3' "$weft" bench frontier -m $demo --n-generate 2
 "$weft" bench stages -m $tiny --n-prompt 32 --n-generate 8 --repeat 1 -q >"$dir/stages"
 for row in '--no-graphs                          left out: only a card has this' '--backend ref' 'as it is, again'; do

@@ -5,9 +5,12 @@
  * computed, and the column `computed` says so; with --no-prefix-cache the whole prompt is. Then --n-generate tokens
  * are decoded, and where the model has canvases twelve denoise steps follow over the same prompt. Each of --repeat
  * walks has a prompt of its own and starts with an empty cache; one walk to the first step comes before and is not
- * counted. A figure is the median over the walks; behind it stands the standard deviation over the mean, in percent. */
+ * counted. A figure is the median over the walks; behind it stands the standard deviation over the mean, in percent.
+ * A step's line is written in the last walk, as soon as its figures are there: a run that is cut off leaves those that
+ * it has measured. */
 #include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench/sim/plot.h"
@@ -39,7 +42,8 @@ typedef struct frontier {
   weft_runtime *rt;
   weft_model_card card;
   bool autoregressive, canvases;
-  uint32_t n_walks, n_steps;
+  uint32_t n_walks, n_steps, n_told;
+  FILE *file; /* of -o; NULL: none */
   frontier_step step[STEPS_MAX];
 } frontier;
 
@@ -68,7 +72,7 @@ static int list_steps(frontier *f) {
   return 0;
 }
 
-/* ---- a walk ---- */
+/* ---- a step ---- */
 
 static int take_step(frontier *f, frontier_step *s, uint64_t seed, uint32_t walk) {
   weft_load load = {.n_prompt = s->context, .n_generate = f->config->n_generate, .n_parallel = 1, .found = true};
@@ -93,80 +97,128 @@ static int take_step(frontier *f, frontier_step *s, uint64_t seed, uint32_t walk
   return code;
 }
 
-static int walk_once(frontier *f, uint64_t seed, uint32_t walk, uint32_t n_steps) {
-  int code = 0;
-  weft_reset_prefix_cache(f->rt);
-  for (uint32_t i = 0; i < n_steps && code == 0; i++) code = take_step(f, &f->step[i], seed, walk);
-  return code;
-}
-
-static void sum_up(frontier *f) {
-  for (uint32_t i = 0; i < f->n_steps; i++) {
-    for (uint32_t k = 0; k < FIGURES; k++) {
-      f->step[i].variation[k] = weft_variation(f->step[i].value[k], f->n_walks);
-      f->step[i].median[k] = weft_median(f->step[i].value[k], f->n_walks);
-    }
-  }
-}
-
 /* ---- what is printed ---- */
 
 static bool has_figure(const frontier *f, uint32_t figure) {
   return figure == CANVAS_MS ? f->canvases : f->autoregressive;
 }
 
-static void print_csv(const frontier *f, FILE *to) {
-  char v[WEFT_VARIATION_TEXT];
+static void head_csv(const frontier *f, FILE *to) {
   (void)fprintf(to, "context,computed");
   for (uint32_t k = 0; k < FIGURES; k++) {
     if (has_figure(f, k)) (void)fprintf(to, ",%s,%s_cv", figure_names[k], figure_names[k]);
   }
   (void)fprintf(to, ",kv_bytes\n");
-  for (uint32_t i = 0; i < f->n_steps; i++) {
-    const frontier_step *s = &f->step[i];
-    (void)fprintf(to, "%u,%u", s->context, s->n_computed);
-    for (uint32_t k = 0; k < FIGURES; k++) {
-      if (has_figure(f, k)) (void)fprintf(to, ",%.6g,%s", s->median[k], weft_variation_text(s->variation[k], true, v));
-    }
-    (void)fprintf(to, ",%llu\n", (unsigned long long)s->kv_bytes);
-  }
 }
 
-static void print_json(const frontier *f) {
-  json_t *out = json_array();
-  for (uint32_t i = 0; i < f->n_steps; i++) {
-    const frontier_step *s = &f->step[i];
-    json_t *row = json_pack("{s:i, s:i, s:I, s:i, s:b}", "context", (int)s->context, "computed", (int)s->n_computed,
-                            "kv_bytes", (json_int_t)s->kv_bytes, "walks", (int)f->n_walks, "prefix_cache",
-                            (int)!f->config->product.no_prefix_cache);
-    for (uint32_t k = 0; k < FIGURES; k++) {
-      char name[32];
-      if (!has_figure(f, k)) continue;
-      (void)snprintf(name, sizeof name, "%s_cv", figure_names[k]);
-      (void)json_object_set_new(row, figure_names[k], json_real(s->median[k]));
-      (void)json_object_set_new(row, name, json_real(s->variation[k]));
-    }
-    (void)json_array_append_new(out, row);
-  }
-  weft_bench_print(out);
-  json_decref(out);
-}
-
-static void print_table(const frontier *f) {
+static void tell_csv(const frontier *f, const frontier_step *s, FILE *to) {
   char v[WEFT_VARIATION_TEXT];
+  (void)fprintf(to, "%u,%u", s->context, s->n_computed);
+  for (uint32_t k = 0; k < FIGURES; k++) {
+    if (has_figure(f, k)) (void)fprintf(to, ",%.6g,%s", s->median[k], weft_variation_text(s->variation[k], true, v));
+  }
+  (void)fprintf(to, ",%llu\n", (unsigned long long)s->kv_bytes);
+}
+
+/* An element of the list, on a line of its own. */
+static void tell_json(const frontier *f, const frontier_step *s) {
+  json_t *row = json_pack("{s:i, s:i, s:I, s:i, s:b}", "context", (int)s->context, "computed", (int)s->n_computed,
+                          "kv_bytes", (json_int_t)s->kv_bytes, "walks", (int)f->n_walks, "prefix_cache",
+                          (int)!f->config->product.no_prefix_cache);
+  for (uint32_t k = 0; k < FIGURES; k++) {
+    char name[32];
+    if (!has_figure(f, k)) continue;
+    (void)snprintf(name, sizeof name, "%s_cv", figure_names[k]);
+    (void)json_object_set_new(row, figure_names[k], json_real(s->median[k]));
+    (void)json_object_set_new(row, name, json_real(s->variation[k]));
+  }
+  char *text = json_dumps(row, JSON_REAL_PRECISION(6));
+  (void)printf("%s %s", f->n_told > 0 ? ",\n" : "", text == NULL ? "{}" : text);
+  free(text); /* of jansson */
+  json_decref(row);
+}
+
+static void head_table(const frontier *f) {
   (void)printf("%9s %9s", "context", "computed");
   for (uint32_t k = 0; k < FIGURES; k++) {
     if (has_figure(f, k)) (void)printf(" %12s %6s", figure_names[k], "cv %");
   }
   (void)printf(" %12s\n", "kv MiB");
-  for (uint32_t i = 0; i < f->n_steps; i++) {
-    const frontier_step *s = &f->step[i];
-    (void)printf("%9u %9u", s->context, s->n_computed);
-    for (uint32_t k = 0; k < FIGURES; k++) {
-      if (has_figure(f, k)) (void)printf(" %12.2f %6s", s->median[k], weft_variation_text(s->variation[k], false, v));
-    }
-    (void)printf(" %12.1f\n", (double)s->kv_bytes / 1048576.0);
+}
+
+static void tell_row(const frontier *f, const frontier_step *s) {
+  char v[WEFT_VARIATION_TEXT];
+  (void)printf("%9u %9u", s->context, s->n_computed);
+  for (uint32_t k = 0; k < FIGURES; k++) {
+    if (has_figure(f, k)) (void)printf(" %12.2f %6s", s->median[k], weft_variation_text(s->variation[k], false, v));
   }
+  (void)printf(" %12.1f\n", (double)s->kv_bytes / 1048576.0);
+}
+
+static int tell_head(frontier *f) {
+  const char *path = f->config->product.output;
+  if (f->config->product.json)
+    (void)printf("[\n");
+  else if (f->config->csv)
+    head_csv(f, stdout);
+  else
+    head_table(f);
+  if (path == NULL) return 0;
+  f->file = fopen(path, "w");
+  if (f->file == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", path, strerror(errno));
+  head_csv(f, f->file);
+  return 0;
+}
+
+/* All walks have measured the step. */
+static void tell_step(frontier *f, frontier_step *s) {
+  for (uint32_t k = 0; k < FIGURES; k++) {
+    s->variation[k] = weft_variation(s->value[k], f->n_walks);
+    s->median[k] = weft_median(s->value[k], f->n_walks);
+  }
+  if (f->config->product.json)
+    tell_json(f, s);
+  else if (f->config->csv)
+    tell_csv(f, s, stdout);
+  else
+    tell_row(f, s);
+  (void)fflush(stdout);
+  f->n_told += 1;
+  if (f->file == NULL) return;
+  tell_csv(f, s, f->file);
+  (void)fflush(f->file);
+}
+
+static int tell_end(frontier *f) {
+  if (f->config->product.json) (void)printf("%s]\n", f->n_told > 0 ? "\n" : "");
+  if (f->file == NULL) return 0;
+  bool failed = ferror(f->file) != 0;
+  if (fclose(f->file) == 0 && !failed) return 0;
+  return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", f->config->product.output, strerror(errno));
+}
+
+/* ---- walks ---- */
+
+static int walk_once(frontier *f, uint64_t seed, uint32_t walk, uint32_t n_steps, bool is_last) {
+  int code = 0;
+  weft_reset_prefix_cache(f->rt);
+  for (uint32_t i = 0; i < n_steps && code == 0; i++) {
+    code = take_step(f, &f->step[i], seed, walk);
+    if (code == 0 && is_last) tell_step(f, &f->step[i]);
+  }
+  return code;
+}
+
+/* What was measured before an error stays told. */
+static int walk_all(frontier *f) {
+  int code = walk_once(f, WARM_SEED, 0, 1, false);
+  if (code != 0) return code;
+  code = tell_head(f);
+  if (code != 0) return code;
+  for (uint32_t w = 0; w < f->n_walks && code == 0; w++)
+    code = walk_once(f, WARM_SEED + 1 + w, w, f->n_steps, w + 1 == f->n_walks);
+  int ended = tell_end(f);
+  return code != 0 ? code : ended;
 }
 
 /* ---- pictures ---- */
@@ -194,23 +246,6 @@ static int draw_all(const frontier *f) {
   return code;
 }
 
-static int write_results(const frontier *f) {
-  const char *path = f->config->product.output;
-  if (f->config->product.json) {
-    print_json(f);
-  } else if (f->config->csv) {
-    print_csv(f, stdout);
-  } else {
-    print_table(f);
-  }
-  if (path != NULL) {
-    FILE *file = fopen(path, "w");
-    if (file != NULL) print_csv(f, file);
-    if (file == NULL || fclose(file) != 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", path, strerror(errno));
-  }
-  return draw_all(f);
-}
-
 int weft_bench_frontier(const weft_lab_config *config) {
   frontier *f = weft_alloc(1, sizeof *f);
   if (f == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
@@ -222,12 +257,8 @@ int weft_bench_frontier(const weft_lab_config *config) {
     f->canvases = f->card.canvas > 0;
     code = list_steps(f);
   }
-  if (code == 0) code = walk_once(f, WARM_SEED, 0, 1);
-  for (uint32_t w = 0; w < f->n_walks && code == 0; w++) code = walk_once(f, WARM_SEED + 1 + w, w, f->n_steps);
-  if (code == 0) {
-    sum_up(f);
-    code = write_results(f);
-  }
+  if (code == 0) code = walk_all(f);
+  if (code == 0) code = draw_all(f);
   weft_close(f->rt);
   weft_free(f);
   return code;
