@@ -204,7 +204,7 @@ const weft_command weft_lab_commands[] = {
      "[model "
      "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|phases|arena|compare A.csv "
      "B.csv|room|drafts|repeats|kernels "
-     "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile|experts] -m FILE",
+     "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|batching|tenants|profile|experts] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
      "  weft bench frontier -m a.gguf --from 2048 --to 65536 --step 2048 -o now.csv --plots plots\n"
@@ -217,6 +217,7 @@ const weft_command weft_lab_commands[] = {
      "  weft bench drafts -m a.gguf --draft ngram:8 --accept 0.6,0.8 --depths 2,4,8    drafts beside none\n"
      "  weft bench experts -m a.gguf                    experts that rows of one text touch, and of several\n"
      "  weft bench repeats -m a.gguf --repeat 12        the same prompts again and again: answers must be equal\n"
+     "  weft bench batching -m a.gguf --running 32      what paging and continuous batching are worth\n"
      "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n",
      UINT32_MAX},
     {"eval", WEFT_OPENS_RUNTIME | EVAL, weft_lab_eval, "-m FILE --cases FILE",

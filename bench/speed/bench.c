@@ -17,7 +17,7 @@ static const struct {
     {"pager", weft_bench_pager},       {"capacity", weft_bench_capacity}, {"scheduler", weft_bench_scheduler},
     {"peer", weft_bench_peer},         {"serving", weft_bench_serving},   {"drafts", weft_bench_drafts},
     {"pressure", weft_bench_pressure}, {"tenants", weft_bench_tenants},   {"profile", weft_bench_profile},
-    {"experts", weft_bench_experts},   {"repeats", weft_bench_repeats},
+    {"experts", weft_bench_experts},   {"repeats", weft_bench_repeats},   {"batching", weft_bench_batching},
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 

@@ -11,6 +11,7 @@
 int weft_bench_model(const weft_lab_config *config);
 int weft_bench_drafts(const weft_lab_config *config);
 int weft_bench_arena(const weft_lab_config *config);
+int weft_bench_batching(const weft_lab_config *config);
 int weft_bench_compare(const weft_lab_config *config);
 int weft_bench_experts(const weft_lab_config *config);
 int weft_bench_frontier(const weft_lab_config *config);
