@@ -271,6 +271,47 @@ weft_status devices_check_kinds(const weft_device_info *const *info, uint32_t n,
   return WEFT_OK;
 }
 
+/* "A (sm_80) and B (sm_120)". */
+static void name_both(const weft_device_info *a, const weft_device_info *b, char *out, size_t n) {
+  (void)snprintf(out, n, "device %u is %.64s (sm_%u) and device %u is %.64s (sm_%u)", a->index, a->name, a->capability,
+                 b->index, b->name, b->capability);
+}
+
+weft_status devices_check_generations(const weft_device_info *const *info, uint32_t n, uint32_t n_shards,
+                                      weft_error *error) {
+  char both[256];
+  for (uint32_t i = 1; i < n; i++) {
+    const weft_device_info *first = info[0], *shard = n_shards > 1 ? info[i / n_shards * n_shards] : info[i];
+    name_both(first, info[i], both, sizeof both);
+    if (first->set != NULL && info[i]->set != NULL && strcmp(first->set, info[i]->set) != 0)
+      return weft_fail(
+          error, WEFT_E_INVALID,
+          "--devices: %s, and their kernel sets are %s and %s; a server has one: --isa portable opens both "
+          "with the same",
+          both, first->set, info[i]->set);
+    if (shard->capability == info[i]->capability) continue;
+    name_both(shard, info[i], both, sizeof both);
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--split tensor: %s; rows of a step are shared out to both, so an answer's last bits would depend "
+                     "on what is computed beside it: --split layer",
+                     both);
+  }
+  return WEFT_OK;
+}
+
+void devices_tell_generations(const weft_devices *devices, const char *title, weft_text *out) {
+  uint32_t first = weft_device_get_info(devices->device[0])->capability, n_other = 0;
+  for (uint32_t i = 1; i < devices->n; i++) n_other += weft_device_get_info(devices->device[i])->capability != first;
+  if (n_other == 0) return;
+  weft_text_puts(out, title);
+  for (uint32_t i = 0; i < devices->n; i++)
+    weft_text_printf(out, "%ssm_%u", i == 0 ? "cards of several generations (" : ", ",
+                     weft_device_get_info(devices->device[i])->capability);
+  weft_text_puts(out,
+                 "): answers repeat with these cards, their order and this split; they are not those of one of them "
+                 "alone\n");
+}
+
 uint32_t devices_n_replicas(const weft_devices *devices) {
   return devices->replicas ? devices->n : 1;
 }
@@ -370,6 +411,7 @@ weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *
   const weft_device_info *info[WEFT_DEVICES_MAX];
   for (uint32_t i = 0; i < devices->n; i++) info[i] = weft_device_get_info(devices->device[i]);
   if (status == WEFT_OK && devices->replicas) status = devices_check_kinds(info, devices->n, error);
+  if (status == WEFT_OK) status = devices_check_generations(info, devices->n, shards_of(devices), error);
   if (options->backend != NULL) (void)weft_fail(&devices->why, WEFT_OK, "--backend names it");
   devices->no_peer = options->no_peer_access;
   if (status == WEFT_OK) note_precision(devices, options->precision, chooses, &file);
@@ -519,6 +561,7 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
     weft_text_printf(out, "  kernels  %s\n", paths);
   }
   if (devices->precision.text[0] != 0) weft_text_printf(out, "  precision %s\n", devices->precision.text);
+  devices_tell_generations(devices, "  numerics ", out);
   for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) {
     print_link(devices, i, next_of(devices, i), devices->links[i], out);
     if (has_parts_of_shards(devices)) print_link(devices, i, like_of(devices, i), devices->cuts[i], out);

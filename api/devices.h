@@ -67,6 +67,13 @@ uint32_t devices_n_parts(const weft_devices *devices);
 /* Replicas compute the same bits at the same pace only where their devices are of one kind: INVALID with a line that
  * names the first that is not. */
 weft_status devices_check_kinds(const weft_device_info *const *info, uint32_t n, weft_error *error);
+/* Cards of several generations round sums of floating point numbers in ways of their own. Layers of one step may lie on
+ * such cards, since all rows of a layer are computed by one of them: INVALID with a line for a part's shards, which
+ * share rows out, and for cards of which one needs another kernel set than the first. */
+weft_status devices_check_generations(const weft_device_info *const *info, uint32_t n, uint32_t n_shards,
+                                      weft_error *error);
+/* Behind a title the line that says what is promised of cards of several generations; of one generation nothing. */
+void devices_tell_generations(const weft_devices *devices, const char *title, weft_text *out);
 /* On which devices the layers of a replica of a model will lie, beside those that are open. Errors: as weft_split_plan.
  */
 weft_status devices_split(const weft_devices *devices, uint32_t replica, const weft_gguf *gguf, weft_split *split,

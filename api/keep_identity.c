@@ -9,12 +9,23 @@
 
 enum { NUMERICS = 1 };
 
+/* Of cards of one kind the name, of several all of them in their order: layers are computed by different ones. */
+static void put_cards(const weft_runtime *rt, const weft_device_info *first, weft_text *out) {
+  bool mixed = false;
+  for (uint32_t i = 1; i < rt->devices.n; i++)
+    mixed = mixed || strcmp(weft_device_get_info(rt->devices.device[i])->name, first->name) != 0;
+  weft_text_printf(out, "card %s", first->name);
+  for (uint32_t i = 1; i < rt->devices.n && mixed; i++)
+    weft_text_printf(out, ", %s", weft_device_get_info(rt->devices.device[i])->name);
+  weft_text_puts(out, "\n");
+}
+
 static void put_devices(const weft_runtime *rt, weft_text *out) {
   const weft_device_info *info = weft_device_get_info(rt->devices.device[0]);
   weft_text_printf(out, "numerics %d\nbackend %s\ninstructions %s\nproducts of %u bits\nsums %s\n", NUMERICS,
                    info->backend, info->set == NULL ? info->isa : info->set, info->products,
                    rt->options.no_deterministic ? "as suits the step" : "in one order");
-  if (!info->host_memory) weft_text_printf(out, "card %s\n", info->name);
+  if (!info->host_memory) put_cards(rt, info, out);
   weft_text_puts(out, "orders");
   for (int32_t id = 0; id < 64; id++) {
     const weft_type_info *type = weft_type_find(id);

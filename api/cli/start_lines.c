@@ -24,6 +24,7 @@ static void print_devices(const weft_devices *devices, weft_text *out) {
   }
   if (devices->n > 1) weft_text_printf(out, ", %u devices", devices->n);
   weft_text_puts(out, "\n");
+  devices_tell_generations(devices, "bits    ", out);
 }
 
 /* How many requests there is memory for, of each model as if it were alone. */

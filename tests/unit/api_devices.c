@@ -11,9 +11,11 @@
 
 #include "api/weft.h"
 #include "api/devices.h"
+#include "api/keep_identity.h"
 #include "api/models_folder.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "kernels/cpu/cpu.h"
 #include "tests/support/amount.h"
 #include "tests/support/fake_card.h"
 
@@ -600,6 +602,120 @@ static void test_kinds(void **state) {
                       "--split replicas: device 0 is A and device 5 is B; replicas need devices of one kind");
 }
 
+/* ---- cards of several generations ---- */
+
+static void test_generations(void **state) {
+  weft_device_info info[4] = {{.index = 0, .name = "A", .capability = 80, .set = "portable"},
+                              {.index = 1, .name = "B", .capability = 120, .set = "portable"},
+                              {.index = 2, .name = "B", .capability = 120, .set = "portable"},
+                              {.index = 3, .name = "C", .capability = 90, .set = "hopper"}};
+  const weft_device_info *layers[] = {&info[0], &info[1], &info[3]};
+  const weft_device_info *parts[] = {&info[1], &info[2], &info[0], &info[0]};
+  weft_error error = {{0}};
+  (void)state;
+  assert_int_equal(devices_check_generations(layers, 2, 1, &error), WEFT_OK);
+  assert_int_equal(devices_check_generations(parts, 4, 2, &error), WEFT_OK); /* each part of one */
+  assert_int_equal(devices_check_generations(parts, 4, 4, &error), WEFT_E_INVALID);
+  assert_int_equal(devices_check_generations(layers, 2, 2, &error), WEFT_E_INVALID);
+  assert_string_equal(error.text,
+                      "--split tensor: device 0 is A (sm_80) and device 1 is B (sm_120); rows of a step are shared out "
+                      "to both, so an answer's last bits would depend on what is computed beside it: --split layer");
+  assert_int_equal(devices_check_generations(layers, 3, 1, &error), WEFT_E_INVALID);
+  assert_string_equal(
+      error.text,
+      "--devices: device 0 is A (sm_80) and device 3 is C (sm_90), and their kernel sets are portable and "
+      "hopper; a server has one: --isa portable opens both with the same");
+}
+
+/* The second device rounds otherwise: it computes by other instructions. */
+static void make_generations(void *self, weft_device *device) {
+  bool later = device->info.index == 1;
+  (void)self;
+  device->info.capability = later ? 120 : 80;
+  if (later) ((cpu_device *)(void *)device)->isa = CPU_ISA_PORTABLE;
+}
+
+/* Prompts of which each is asked alone, or all at once: the answers, and what their tokens' logprobs add up to. */
+static void ask_with_logprobs(weft_runtime *rt, bool alone, said out[REPLICAS], double sum[REPLICAS]) {
+  enum { AT_ONCE = 4 };
+  weft_generation *g[AT_ONCE];
+  char prompt[AT_ONCE][40], error[512] = "";
+  for (uint32_t i = 0; i < AT_ONCE; i++) {
+    weft_generate_params p;
+    weft_generate_defaults(&p);
+    (void)snprintf(prompt[i], sizeof prompt[i], "%c boats and a blue ball", (char)('a' + i));
+    p.mode = WEFT_MODE_AUTOREGRESSIVE;
+    p.prompt.text = prompt[i];
+    p.prompt.n_text = strlen(prompt[i]);
+    p.max_tokens = 6;
+    p.ignore_eos = p.has_seed = p.sampling.logprobs = true;
+    if (weft_submit(rt, &p, &g[i], error, sizeof error) != 0) fail_msg("%s", error);
+    if (alone || i + 1 == AT_ONCE)
+      for (uint32_t k = alone ? i : 0; k <= i; k++) {
+        weft_delta d;
+        do {
+          assert_int_equal(weft_next(g[k], TEST_WAIT_MS, &d), 0);
+          for (uint32_t t = 0; d.kind == WEFT_DELTA_TEXT && t < d.n_tokens; t++) {
+            out[k].tokens[out[k].n++] = d.tokens[t];
+            sum[k] = 3 * sum[k] + (double)d.logprobs[t].logprob;
+          }
+        } while (d.kind != WEFT_DELTA_END);
+        weft_generation_free(g[k]);
+      }
+  }
+}
+
+/* Layers on devices that round differently: what is promised is said, answers repeat to the last bit, alone and beside
+ * others, and are not those of one device. */
+static void test_layers_on_two_generations(void **state) {
+  static const char *const line =
+      "cards of several generations (sm_80, sm_120): answers repeat with these cards, their order and this split; they "
+      "are not those of one of them alone\n";
+  said got[3][REPLICAS];
+  double sum[3][REPLICAS];
+  bool differs = false; /* this processor has other instructions than the portable ones */
+  (void)state;
+  memset(got, 0, sizeof got);
+  memset(sum, 0, sizeof sum);
+  for (uint32_t start = 0; start < 3; start++) { /* together, alone, one device */
+    weft_open_options options = demo(start < 2 ? "0,1" : NULL);
+    weft_runtime *rt;
+    char error[512] = "";
+    weft_device_on_open(make_generations, NULL);
+    int opened = weft_open(&options, &rt, error, sizeof error);
+    weft_device_on_open(NULL, NULL);
+    if (opened != 0) fail_msg("%s", error);
+    assert_true((strstr(weft_plan(rt), line) != NULL) == (start < 2));
+    ask_with_logprobs(rt, start == 1, got[start], sum[start]);
+    differs = cpu_get_isa(rt->devices.device[0]) != CPU_ISA_PORTABLE;
+    weft_close(rt);
+  }
+  assert_memory_equal(got[0], got[1], sizeof got[0]);
+  assert_memory_equal(sum[0], sum[1], sizeof sum[0]);
+  if (differs) assert_memory_not_equal(sum[0], sum[2], sizeof sum[0]);
+}
+
+/* Kept prefixes name all cards that computed them. */
+static void test_identity_of_generations(void **state) {
+  fake_card *card[2] = {fake_card_open(false), fake_card_open(false)};
+  weft_runtime *rt = weft_alloc(1, sizeof *rt);
+  weft_text text = {0};
+  (void)state;
+  for (uint32_t mixed = 0; mixed < 2; mixed++) {
+    for (uint32_t p = 0; p < 2; p++) {
+      rt->devices.device[p] = &card[p]->base;
+      (void)snprintf(card[p]->base.info.name, sizeof card[p]->base.info.name, "%s", mixed * p == 0 ? "A" : "B");
+    }
+    rt->devices.n = 2;
+    weft_text_free(&text);
+    keep_identity_print(rt, &text);
+    assert_non_null(strstr(text.bytes, mixed ? "\ncard A, B\n" : "\ncard A\n"));
+  }
+  weft_text_free(&text);
+  devices_close(&rt->devices);
+  weft_free(rt);
+}
+
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused),
@@ -614,6 +730,9 @@ int main(void) {
                                      cmocka_unit_test(test_what_is_said_of_shards),
                                      cmocka_unit_test(test_what_is_said_of_replicas),
                                      cmocka_unit_test(test_sixteen_replicas),
-                                     cmocka_unit_test(test_kinds)};
+                                     cmocka_unit_test(test_kinds),
+                                     cmocka_unit_test(test_generations),
+                                     cmocka_unit_test(test_layers_on_two_generations),
+                                     cmocka_unit_test(test_identity_of_generations)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
