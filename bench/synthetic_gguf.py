@@ -8,8 +8,8 @@ plans, not for answers. Needs Python alone.
            qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
-           go beside gemma4-26b, gemma4-1b and gemma4-e2b; qwen3.6-35b-a3b-mtp
-           and qwen3.6-27b-mtp have the layer that guesses tokens ahead
+           go beside gemma4-26b, gemma4-1b and gemma4-e2b; qwen3.6-35b-a3b-mtp, qwen3.6-27b-mtp
+           and deepseek-v4-flash-mtp have the layer that guesses tokens ahead
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | iq2: experts in IQ2_XXS and
            Q2_K (down), all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
@@ -67,9 +67,9 @@ def assistant(of, hidden, ff, heads, centroids=0):
                      shared=0, experts=0, per_layer=0, centroids=centroids)
 
 
-def deepseek4():
-    return dict(arch="deepseek4", layers=43, hidden=4096, heads=64, head=512, rotated=64, q_rank=1024, groups=8, out_rank=1024,
-                window=128, ratios=[0, 0] + [4, 128] * 20 + [4, 0], index_heads=64, index=128, index_k=512, streams=4,
+def deepseek4(mtp=0):
+    return dict(arch="deepseek4", layers=43 + mtp, hidden=4096, heads=64, head=512, rotated=64, q_rank=1024, groups=8, out_rank=1024,
+                window=128, ratios=[0, 0] + [4, 128] * 20 + [4, 0], mtp=mtp, index_heads=64, index=128, index_k=512, streams=4,
                 hashed=3, vocab=129280, context=1048576, experts=256, used=6, expert_ff=2048, eps=1e-6)
 
 
@@ -94,6 +94,7 @@ MODELS = {
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
     "deepseek-v4-flash": deepseek4(),
+    "deepseek-v4-flash-mtp": deepseek4(mtp=1),
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
 MODELS |= {name + "-assistant": assistant(MODELS[name], *sizes)
@@ -506,6 +507,8 @@ def add_deepseek4(w, m, mix):
             ("swiglu_clamp_exp", [10.0] * m["layers"]), ("swiglu_clamp_shexp", [10.0] * m["layers"])):
         w.key(k + key, value)
     hidden, n, ff, experts = m["hidden"], m["streams"], m["expert_ff"], m["experts"]
+    if m["mtp"]:
+        w.key(k + "nextn_predict_layers", m["mtp"])
     w.tensor("token_embd.weight", matrix, hidden, m["vocab"])
     w.tensor("output_norm.weight", "F32", hidden)
     w.tensor("output.weight", embed, hidden, m["vocab"])
@@ -513,6 +516,12 @@ def add_deepseek4(w, m, mix):
         w.tensor(f"output_hc_{name}.weight", kind, *shape)
     for i in range(m["layers"]):
         put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}.weight", kind, *shape)  # noqa: E731
+        if i >= m["layers"] - m["mtp"]:
+            put("nextn.eh_proj", matrix, 2 * hidden, hidden)
+            for name in "enorm", "hnorm", "shared_head_norm":
+                put("nextn." + name, "F32", hidden)
+            for name, kind, *shape in (("fn", "F16", n * hidden, n), ("base", "F32", n), ("scale", "F32", 1)):
+                put("nextn.hc_head_" + name, kind, *shape)
         for name in "attn", "ffn":
             put(f"hc_{name}_fn", "F16", n * hidden, n * (2 + n))
             put(f"hc_{name}_base", "F32", n * (2 + n))
@@ -554,7 +563,7 @@ def main():
     m, w = dict(MODELS[name], expert_types=EXPERTS.get(sys.argv[2], (None, None))), Writer()
     m["layers"] = min(int(layers or m["layers"]), m["layers"])
     if "ratios" in m:
-        m["ratios"] = m["ratios"][:m["layers"]]
+        m["ratios"] = m["ratios"][:m["layers"] - m["mtp"]] + [0] * m["mtp"]
     w.key("general.architecture", m["arch"])
     w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
     add_sizes(w, m)

@@ -36,6 +36,8 @@ typedef struct model_draft_head {
 typedef struct model_features {
   const model_block *block; /* NULL: nothing is kept */
   float *rows;              /* device memory, [rows_max][block->n_layers][n_hidden] */
+  float *stream; /* the same, [rows_max][row width]: the parts of the stream that hidden rows are made of, in the order
+                  * of the outputs (model/nextn.h); NULL: nothing is kept */
 } model_features;
 
 #endif

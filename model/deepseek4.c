@@ -5,10 +5,11 @@
  * a table of tokens.
  *
  * What files have, by llama.cpp's converter: one matrix for all groups of heads, matrices of values and scores that far
- * and index rows are made of, a table in I32. A layer behind the others, which guesses tokens ahead (nextn), is not
- * computed. Where the sources differ: what is kept is not rounded to 8 or 4 bits on its way, as the model's own program
- * does (transformers and llama.cpp do not either); the sum of a row's scores of experts is bounded as in transformers;
- * the MLP beside the experts has limits as they have (transformers, llama.cpp). */
+ * and index rows are made of, a table in I32. A layer behind the others guesses
+ * tokens ahead (nextn): it may draft (nextn.h), with a mixer of its own before the head where the file has one, and
+ * else it is not computed. Where the sources differ: what is kept is not rounded to 8 or 4 bits on its way, as the
+ * model's own program does (transformers and llama.cpp do not either); the sum of a row's scores of experts is bounded
+ * as in transformers; the MLP beside the experts has limits as they have (transformers, llama.cpp). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -54,12 +55,33 @@ static weft_status read_fixed(const model_keys *keys) {
 
 /* The layer behind the others is not computed: where its tensors are there, there is one layer fewer. */
 static weft_status leave_out_nextn(const model_keys *keys, model_hyper *hyper) {
+  static const char *const probes[] = {"eh_proj", "enorm"};
   char name[64];
   uint32_t n = 0;
   weft_status status = model_keys_u32_or(keys, ".nextn_predict_layers", 0, hyper->n_layers - 1, 0, &n);
-  (void)snprintf(name, sizeof name, "blk.%" PRIu32 ".nextn.eh_proj.weight", hyper->n_layers - n);
-  if (status == WEFT_OK && n > 0 && weft_gguf_tensor_find(keys->gguf, name) != NULL) hyper->n_layers -= n;
+  for (uint32_t i = 0; i < 2 && status == WEFT_OK && n > 0; i++) {
+    (void)snprintf(name, sizeof name, "blk.%" PRIu32 ".nextn.%s.weight", hyper->n_layers - n, probes[i]);
+    if (weft_gguf_tensor_find(keys->gguf, name) != NULL) hyper->n_layers_left_out = n;
+  }
+  hyper->n_layers -= hyper->n_layers_left_out;
   return status;
+}
+
+/* Of the first layer that is left out; where a list ends before it, it is as the last one. */
+static weft_status read_nextn(const model_keys *keys, model_hyper *hyper) {
+  static const char *const ratios = ".attention.compress_ratios";
+  const uint32_t l = hyper->n_layers;
+  model_latent *latent = &hyper->latent;
+  if (hyper->n_layers_left_out == 0) return WEFT_OK;
+  hyper->head_dim[l] = hyper->head_dim[0];
+  hyper->n_kv_heads[l] = hyper->n_kv_heads[0];
+  hyper->window[l] = hyper->window[0];
+  hyper->n_ff[l] = hyper->n_ff[0];
+  hyper->moe[l] = true;
+  latent->limit[l] = latent->limit[l - 1];
+  latent->shared_limit[l] = latent->shared_limit[l - 1];
+  if (model_keys_count(keys, ratios) <= l) return WEFT_OK;
+  return model_keys_u32_at(keys, ratios, l, 0, UINT32_MAX, &latent->ratio[l]);
 }
 
 /* A list of at least as many numbers as there are layers: it may have those of the layers that are left out. */
@@ -171,6 +193,7 @@ weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error
   if (status == WEFT_OK) status = read_streams(&keys, hyper);
   if (status == WEFT_OK) status = read_experts(&keys, hyper);
   if (status == WEFT_OK) status = read_limits(&keys, hyper);
+  if (status == WEFT_OK) status = read_nextn(&keys, hyper);
   if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
   if (status == WEFT_OK)
     status = model_keys_f32(&keys, ".attention.compress_rope_freq_base", 1, 1e12, &hyper->latent.rope_base_far);
@@ -243,15 +266,8 @@ static weft_status load_rotation(weft_model *model, weights_loader *loader) {
   return status;
 }
 
-weft_status deepseek4_load(weft_model *model, weights_loader *loader) {
-  weft_status status = model_check_place(model, loader, has_ops, "the latent rows");
-  if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
-  if (status == WEFT_OK) status = weights_output_norm(loader);
-  if (status == WEFT_OK && model->globals.output.data == NULL) /* the embedding is no head of such a model */
-    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor 'output.weight' is missing; a %s model needs it",
-                       weft_gguf_path(loader->gguf), model->hyper.arch);
-  if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, stream_rows, UINT32_MAX, &model->globals);
-  if (status == WEFT_OK) status = load_rotation(model, loader);
+static weft_status load_layers(weft_model *model, weights_loader *loader) {
+  weft_status status = WEFT_OK;
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     model_latent_layer *layer = &model->layers[l].latent;
     layer->limit = model->hyper.latent.limit[l];
@@ -261,6 +277,45 @@ weft_status deepseek4_load(weft_model *model, weights_loader *loader) {
   if (status != WEFT_OK) return status;
   return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);
+}
+
+weft_status deepseek4_load(weft_model *model, weights_loader *loader) {
+  weft_status status = model_check_place(model, loader, has_ops, "the latent rows");
+  if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
+  if (status == WEFT_OK) status = weights_output_norm(loader);
+  if (status == WEFT_OK && model->globals.output.data == NULL) /* the embedding is no head of such a model */
+    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor 'output.weight' is missing; a %s model needs it",
+                       weft_gguf_path(loader->gguf), model->hyper.arch);
+  if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, stream_rows, UINT32_MAX, &model->globals);
+  if (status == WEFT_OK) status = load_rotation(model, loader);
+  return status == WEFT_OK ? load_layers(model, loader) : status;
+}
+
+static const tensor_row mixer_rows[] = {
+    GLOBAL("blk.%u.nextn.hc_head_fn.weight", MATRIX, ALWAYS, out_mixes, MATMUL, DIM_STREAM, DIM_PARTS),
+    GLOBAL("blk.%u.nextn.hc_head_base.weight", VECTOR, ALWAYS, out_base, 0, DIM_PARTS),
+    GLOBAL("blk.%u.nextn.hc_head_scale.weight", VECTOR, ALWAYS, out_scale, 0, DIM_ONE),
+};
+
+/* A mixer of the layer's own, as its makers have it, or that of its model, as in llama.cpp. */
+static weft_status load_nextn_mixer(weft_model *model, weights_loader *loader) {
+  static const char *const parts[] = {"fn", "base", "scale"};
+  const model_globals *of_model = &model->target->globals;
+  char name[64];
+  for (uint32_t i = 0; i < 3; i++) {
+    (void)snprintf(name, sizeof name, "blk.%" PRIu32 ".nextn.hc_head_%s.weight", model->hyper.first_in_file, parts[i]);
+    if (weft_gguf_tensor_find(loader->gguf, name) != NULL) return WEIGHTS_LOAD(loader, mixer_rows, 0, &model->globals);
+  }
+  model->globals.out_mixes = of_model->out_mixes;
+  model->globals.out_base = of_model->out_base;
+  model->globals.out_scale = of_model->out_scale;
+  return WEFT_OK;
+}
+
+weft_status deepseek4_load_nextn(weft_model *model, weights_loader *loader) {
+  weft_status status = load_nextn_mixer(model, loader);
+  if (status == WEFT_OK) status = load_rotation(model, loader);
+  return status == WEFT_OK ? load_layers(model, loader) : status;
 }
 
 /* ---- forward ---- */
@@ -314,6 +369,13 @@ static weft_status compute_experts(model_step *step, const model_layer *layer) {
   return status == WEFT_OK ? layers_norm(step, &sum) : status;
 }
 
+/* Keeps the stream after the last layer, where the layer that guesses ahead reads it. */
+static weft_status keep_stream(const model_step *step) {
+  float *to = step->model->features.stream;
+  if (to == NULL) return WEFT_OK;
+  return weft_device_copy(step->part->device, to, step->x, step->n_rows * model_row_width(step->model) * sizeof *to);
+}
+
 weft_status deepseek4_layer(model_step *step, uint32_t l) {
   const weft_model *model = step->model;
   const model_scratch *s = &step->part->scratch;
@@ -331,6 +393,7 @@ weft_status deepseek4_layer(model_step *step, uint32_t l) {
   if (status == WEFT_OK) status = layers_mix(step, &routes);
   if (status == WEFT_OK) status = compute_experts(step, layer);
   if (status == WEFT_OK) status = layers_spread(step, s->t);
+  if (status == WEFT_OK && is_last) status = keep_stream(step);
   const model_globals *globals = &model->globals;
   const layers_mix_args ends = {&globals->out_mixes, globals->out_base, globals->out_scale, globals->output_norm, NULL,
                                 step->args->hidden};

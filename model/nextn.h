@@ -7,7 +7,9 @@
  * one that token p was drawn from, after the final norm. Each is normed, they are projected together into the layer's
  * residual stream, and what the layer gives, normed, is what the head reads to guess token p + 1. A row of a guess has
  * that normed row in place of a hidden row of the target, which does not exist yet. At position 0, and where nobody
- * knows the hidden row before (the first row behind a found prefix), zeros take its place.
+ * knows the hidden row before (the first row behind a found prefix), zeros take its place. Where the residual stream
+ * has several parts (kernels/streams.h), the hidden row is that stream after the last layer, before its parts are mixed:
+ * each part is normed and projected beside the same embedding, and the layer mixes its own stream for the head.
  *
  * Law. The layer has keys of its own, in a set of rows behind those of its model's layers, so that the pager keeps,
  * finds, moves and forgets them with the model's. A key depends on tokens up to its position alone, as those of the
@@ -36,14 +38,15 @@ bool nextn_is(const weft_model *model);
 /* Rows in memory of the device. */
 typedef struct nextn_rows {
   weft_model *model;
-  float *pair; /* [rows_max][2][n_hidden]: the normed embedding, then the normed hidden row */
+  float *pair; /* [rows_max][parts][2][n_hidden]: the normed embedding, then the normed hidden row, of each part of the
+                * residual stream */
 } nextn_rows;
 
 /* Which rows of the pairs n rows become: first, first + every, first + 2 every .. */
 typedef struct nextn_places {
   uint32_t n, first, every;
 } nextn_places;
-/* The tokens of rows [n], and their hidden rows [n][n_hidden]. */
+/* The tokens of rows [n], and their hidden rows [n][parts][n_hidden]. */
 weft_status nextn_put_tokens(const nextn_rows *rows, const int32_t *token, const nextn_places *places);
 weft_status nextn_put_hidden(const nextn_rows *rows, float *hidden, const nextn_places *places);
 

@@ -184,19 +184,8 @@ weft_status qwen35_load(weft_model *model, weights_loader *loader) {
   return llama_load_rows(model, loader, layer_rows, sizeof layer_rows / sizeof *layer_rows);
 }
 
-static const tensor_row nextn_rows[] = {
-    GLOBAL("blk.%u.nextn.eh_proj.weight", MATRIX, ALWAYS, pre_projection, MATMUL, DIM_TARGET_TWICE, HIDDEN),
-    GLOBAL("blk.%u.nextn.enorm.weight", VECTOR, ALWAYS, token_norm, 0, HIDDEN),
-    GLOBAL("blk.%u.nextn.hnorm.weight", VECTOR, ALWAYS, hidden_norm, 0, HIDDEN),
-    GLOBAL("blk.%u.nextn.embed_tokens.weight", MATRIX, NEVER, token_embd, EMBED, HIDDEN, DIM_VOCAB),
-    GLOBAL("blk.%u.nextn.shared_head_head.weight", MATRIX, NEVER, output, EMBED, HIDDEN, DIM_VOCAB),
-    GLOBAL("blk.%u.nextn.eh_proj.scale", SCALE, NEVER, pre_projection, 0, DIM_ONE),
-    GLOBAL("blk.%u.nextn.eh_proj.input_scale", INPUT_SCALE, NEVER, pre_projection, 0, DIM_ONE),
-};
-
 weft_status qwen35_load_nextn(weft_model *model, weights_loader *loader) {
-  weft_status status = WEIGHTS_LOAD(loader, nextn_rows, 0, &model->globals);
-  if (status == WEFT_OK) status = rope_load(loader);
+  weft_status status = rope_load(loader);
   if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, layer_rows, 0, &model->layers[0]);
   if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, 0, &model->layers[0]);
   return status == WEFT_OK

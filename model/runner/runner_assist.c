@@ -17,10 +17,24 @@ void *runner_take_draft_memory(device_runner *r, runner_assist *a, uint64_t n, u
   return runner_memory_take(&r->memory, r->first, n * size, status);
 }
 
+/* The parts of the stream that a layer which guesses ahead reads are kept from now on: of the model, and its own. */
+static weft_status take_streams(device_runner *r, runner_assist *a) {
+  weft_model *target = r->config.model;
+  const uint64_t n = a->n_target;
+  weft_status status = WEFT_OK;
+  float *own = runner_take_draft_memory(r, a, a->rows_max * n, sizeof *own, &status);
+  float *of_model = runner_take_draft_memory(r, a, target->limits.rows_max * n, sizeof *own, &status);
+  if (status != WEFT_OK) return status;
+  a->model->features.stream = own;
+  target->features.stream = of_model;
+  return runner_near_open(r, a);
+}
+
 /* What goes into the layers that a drafter of blocks names is kept from now on. */
 static weft_status take_features(device_runner *r, runner_assist *a) {
   weft_model *target = r->config.model;
   weft_status status = WEFT_OK;
+  if (nextn_is(a->model) && a->model->hyper.latent.n_streams > 0) return take_streams(r, a);
   if (!dflash_is(a->model)) return WEFT_OK;
   target->features.rows = runner_take_draft_memory(r, a, (uint64_t)target->limits.rows_max * a->model->hyper.n_target,
                                                    sizeof(float), &status);
@@ -75,7 +89,9 @@ weft_status runner_assist_open(device_runner *r, runner_assist **out) {
   a->model = r->config.assistant;
   a->way = nextn_is(model) ? &runner_way_nextn : dflash_is(model) ? &runner_way_dflash : &runner_way_assistant;
   a->head = weft_model_head(model, &cap, &scale);
-  a->n_target = dflash_is(model) ? model->hyper.n_hidden : model->hyper.n_target;
+  a->n_target = dflash_is(model)  ? model->hyper.n_hidden
+                : nextn_is(model) ? (uint32_t)model_row_width(model)
+                                  : model->hyper.n_target;
   a->n_hidden = model->hyper.n_hidden;
   a->rows_max = model->limits.segments_max;
   a->kept_rows = r->config.limits.segments_max + r->info.draft_rows_max;
@@ -84,7 +100,9 @@ weft_status runner_assist_open(device_runner *r, runner_assist **out) {
 
 void runner_assist_close(device_runner *r, runner_assist *a) {
   if (a == NULL) return;
-  r->config.model->features.block = NULL;
+  r->config.model->features = (model_features){.block = NULL};
+  a->model->features.stream = NULL;
+  runner_near_close(a->near);
   weft_device_free_host(r->first, a->drafted);
   weft_free(a->logits.host);
   weft_free(a->input);
@@ -109,15 +127,19 @@ float *runner_kept_of(const device_runner *r, const runner_flight *f) {
   return a->kept + (uint64_t)(f - r->flight) * a->kept_rows * a->n_target;
 }
 
+float *runner_hidden_rows(const device_runner *r) {
+  float *stream = r->config.model->features.stream;
+  return stream != NULL ? stream : r->d_hidden;
+}
+
 weft_status runner_keep_rows(device_runner *r, const runner_flight *f) {
   const runner_outputs *o = &f->outputs;
-  uint64_t n = r->n_hidden, f32 = sizeof(float);
-  float *kept = runner_kept_of(r, f);
+  uint64_t n = r->assist->n_target, f32 = sizeof(float);
+  float *kept = runner_kept_of(r, f), *rows = runner_hidden_rows(r);
   weft_status status = WEFT_OK;
-  if (o->n_logits > 0) status = weft_device_copy(r->last, kept, r->d_hidden, o->n_logits * n * f32);
+  if (o->n_logits > 0) status = weft_device_copy(r->last, kept, rows, o->n_logits * n * f32);
   if (status != WEFT_OK || o->n_plain == 0) return status;
-  return weft_device_copy(r->last, kept + o->n_logits * n, r->d_hidden + runner_first_stats(o) * n,
-                          o->n_plain * n * f32);
+  return weft_device_copy(r->last, kept + o->n_logits * n, rows + runner_first_stats(o) * n, o->n_plain * n * f32);
 }
 
 weft_status runner_take_newest(device_runner *r, const runner_flight *f, uint32_t segment, uint64_t row) {

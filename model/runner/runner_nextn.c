@@ -24,7 +24,7 @@ static nextn_rows rows_of(const device_runner *r) {
 static float *hidden_before(const device_runner *r, const weft_segment *segment, uint32_t row) {
   const runner_assist *a = r->assist;
   const runner_slot *s = &r->slots[segment->slot];
-  if (row > segment->first_row) return r->d_hidden + (uint64_t)a->output_at[row - 1] * a->n_target;
+  if (row > segment->first_row) return runner_hidden_rows(r) + (uint64_t)a->output_at[row - 1] * a->n_target;
   bool known = segment->kv_len > 0 && s->hidden_of == segment->kv_len;
   return a->newest + (uint64_t)(known ? segment->slot : r->config.n_slots) * a->n_target;
 }
@@ -62,7 +62,7 @@ static weft_status renew_newest(device_runner *r, const weft_batch *batch) {
   for (uint32_t i = 0; i < batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &batch->segment[i];
     if (is_run(segment)) continue;
-    float *row = r->d_hidden + a->output_at[segment->first_row + segment->n_rows - 1] * width;
+    float *row = runner_hidden_rows(r) + a->output_at[segment->first_row + segment->n_rows - 1] * width;
     float *newest = a->newest + segment->slot * width;
     r->slots[segment->slot].hidden_of = segment->kv_len + segment->n_rows;
     if (n > 0 && row == from + n * width && newest == to + n * width) {
@@ -115,37 +115,38 @@ static bool know_newest(const runner_slot *s) {
   return s->hidden_of + 1 == s->n_history;
 }
 
-/* Row k of request i is row i * n_drafts + k of the layer: the last token, then drafts. */
+/* Row k of request i is row i * every + k of the layer: the last token, then drafts. Where rows find those before them
+ * in pages, there is one of each request at a time. */
+static uint32_t rows_of_request(const runner_assist *a, uint32_t n_drafts) {
+  return a->near != NULL ? 1 : n_drafts;
+}
+
 static weft_status begin_drafts(device_runner *r, const weft_batch *batch, uint32_t n_drafts) {
   runner_assist *a = r->assist;
   const nextn_rows rows = rows_of(r);
+  const uint32_t every = rows_of_request(a, n_drafts);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0, n; i < batch->n_rows && status == WEFT_OK; i += n) {
     uint32_t slot = batch->segment[i].slot;
     for (n = 1; i + n < batch->n_rows && batch->segment[i + n].slot == slot + n;) n += 1;
-    const nextn_places places = {.n = n, .first = i * n_drafts, .every = n_drafts};
+    const nextn_places places = {.n = n, .first = i * every, .every = every};
     status = nextn_put_hidden(&rows, a->newest + (uint64_t)slot * a->n_target, &places);
   }
-  for (uint32_t i = 0; i < batch->n_rows * n_drafts; i++)
-    a->position[i] = batch->position[i / n_drafts] + (int32_t)(i % n_drafts);
-  return status;
+  for (uint32_t i = 0; i < batch->n_rows * every; i++)
+    a->position[i] = batch->position[i / every] + (int32_t)(i % every);
+  return status == WEFT_OK && a->near != NULL ? runner_near_copy(r, batch) : status;
 }
 
-static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts) {
-  runner_assist *a = r->assist;
-  const nextn_rows rows = rows_of(r);
-  const uint32_t n = batch->n_rows;
-  const nextn_places places = {.n = n, .first = k, .every = n_drafts};
-  weft_status status = nextn_put_tokens(&rows, a->token + (uint64_t)k * n, &places);
-  if (status == WEFT_OK && k > 0) status = nextn_put_hidden(&rows, a->hidden, &places);
-  weft_batch own = *batch;
-  own.n_rows = own.n_encoder = n * n_drafts;
-  own.n_stored = 0;
-  own.token = a->position; /* nobody reads it: embeddings lie in the pairs */
-  own.position = a->position;
-  own.segment = a->segment;
-  for (uint32_t g = 0; g < batch->n_groups; g++) own.kv_slot[g] = batch->kv_slot[g] == NULL ? NULL : a->no_slot;
-  for (uint32_t i = 0; i < n; i++) {
+/* The batch of draft k, whose keys of guesses lie in scratch. */
+static void lay_out_draft(runner_assist *a, const weft_batch *batch, uint32_t k, uint32_t n_drafts, weft_batch *own) {
+  *own = *batch;
+  own->n_rows = own->n_encoder = batch->n_rows * n_drafts;
+  own->n_stored = 0;
+  own->token = a->position; /* nobody reads it: embeddings lie in the pairs */
+  own->position = a->position;
+  own->segment = a->segment;
+  for (uint32_t g = 0; g < batch->n_groups; g++) own->kv_slot[g] = batch->kv_slot[g] == NULL ? NULL : a->no_slot;
+  for (uint32_t i = 0; i < batch->n_rows; i++) {
     a->row[i] = i * n_drafts + k;
     a->segment[i] = (weft_segment){.slot = batch->segment[i].slot,
                                    .first_row = i * n_drafts,
@@ -155,10 +156,25 @@ static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_
                                    .first_output = k,
                                    .n_outputs = 1};
   }
+}
+
+static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts) {
+  runner_assist *a = r->assist;
+  const nextn_rows rows = rows_of(r);
+  const uint32_t n = batch->n_rows, every = rows_of_request(a, n_drafts);
+  const nextn_places places = {.n = n, .first = k % every, .every = every};
+  float *stream = a->model->features.stream;
+  weft_status status = nextn_put_tokens(&rows, a->token + (uint64_t)k * n, &places);
+  if (status == WEFT_OK && k > 0) status = nextn_put_hidden(&rows, stream != NULL ? stream : a->hidden, &places);
+  weft_batch own;
+  if (a->near != NULL)
+    runner_near_lay_out(a, batch, k, &own);
+  else
+    lay_out_draft(a, batch, k, n_drafts, &own);
   const nextn_args args = {.rows = &rows,
                            .batch = &own,
-                           .kv = r->config.store,
-                           .layout = r->config.layout,
+                           .kv = a->near != NULL ? &a->near->store : r->config.store,
+                           .layout = a->near != NULL ? &a->near->layout : r->config.layout,
                            .output_row = a->row,
                            .n_output = n,
                            .hidden = a->hidden};

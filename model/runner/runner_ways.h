@@ -33,6 +33,18 @@ typedef struct runner_way {
 
 extern const runner_way runner_way_assistant, runner_way_nextn, runner_way_dflash;
 
+/* Pages of its own for a layer with latent rows that drafts: what guesses store lies there, since no page of the pool
+ * may be written, behind copies of the blocks that they see. */
+typedef struct runner_near {
+  weft_kv_store store;
+  weft_kv_layout layout; /* of one group */
+  uint32_t set, group;   /* those of the pool's layout */
+  uint32_t n_blocks;     /* of each request */
+  uint32_t first;        /* the table's entries from here on are 0, 1, 2 .. */
+  uint32_t *table;       /* [first + rows_max * n_blocks] */
+  uint32_t *table_at;    /* [rows_max] */
+} runner_near;
+
 struct runner_assist {
   const runner_way *way;
   weft_model *model;
@@ -50,6 +62,7 @@ struct runner_assist {
   void *stats;    /* of rows_max rows */
   void *scratch;
   runner_draft_logits logits; /* of heads whose drafts are drawn from logits */
+  runner_near *near;          /* of a layer that guesses ahead over latent rows, else NULL */
   /* Host memory. */
   int32_t *drafted; /* [RUNNER_DRAFTS_MAX][rows_max] that the device sends */
   int32_t *input;   /* [RUNNER_DRAFTS_MAX * 2 + 1][rows_max] */
@@ -68,6 +81,15 @@ void *runner_take_draft_memory(device_runner *r, runner_assist *a, uint64_t n, u
 /* The kept rows of a flight: those that need logits come first, plain ones behind those that are scored. */
 float *runner_kept_of(const device_runner *r, const runner_flight *f);
 weft_status runner_keep_rows(device_runner *r, const runner_flight *f);
+/* The rows that hidden rows of the layer that guesses ahead are kept of: of outputs, in their order. */
+float *runner_hidden_rows(const device_runner *r);
+/* a->near where the layer has latent rows; the memory of the host is freed by close. */
+weft_status runner_near_open(device_runner *r, runner_assist *a);
+void runner_near_close(runner_near *near);
+/* Copies what the drafts of a batch will see. */
+weft_status runner_near_copy(device_runner *r, const weft_batch *batch);
+/* The batch of draft k of every request, one row each: it finds what it sees in these pages, and stores itself. */
+void runner_near_lay_out(runner_assist *a, const weft_batch *batch, uint32_t k, weft_batch *own);
 /* Copies the newest hidden row of a slot from a kept one. */
 weft_status runner_take_newest(device_runner *r, const runner_flight *f, uint32_t segment, uint64_t row);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Any bytes as a GGUF file: opened or refused; when opened, everything that the reader offers is read, the file is
  * described for a person and as JSON, its numbers are looked at, the keys are judged as those of a model, and the
- * model is opened on ref: or refused with a line. */
+ * model is opened on ref, and once more with the layer of its file that guesses ahead: or refused with a line. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,21 +58,31 @@ static void read_tensor(const weft_gguf *gguf, uint32_t index) {
   free(row);
 }
 
-/* What opens has tensors of the shapes that its keys ask for, so the file bounds the memory of weights. */
-static void open_model(const weft_gguf *gguf) {
-  static const weft_model_limits limits = {.rows_max = 2, .segments_max = 1};
-  static const weft_device_config config = {.backend = "ref", .n_threads = 1};
-  weft_device *device;
+/* NULL: refused. What opens has tensors of the shapes that its keys ask for, so the file bounds the weights' memory. */
+static weft_model *open_with(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits) {
+  const weft_split split = weft_split_one(device);
   weft_model *model;
   weft_error error = {{0}};
-  if (weft_device_open(&config, &device, &error) != WEFT_OK) abort();
-  const weft_split split = weft_split_one(device);
-  if (weft_model_open(gguf, &split, &limits, NULL, NULL, &model, &error) == WEFT_OK) {
+  if (weft_model_open(gguf, &split, limits, NULL, NULL, &model, &error) == WEFT_OK) {
     sink += weft_model_get_info(model)->scratch_bytes;
-    weft_model_close(model);
-  } else if (error.text[0] == 0) {
-    abort(); /* refused without a line */
+    return model;
   }
+  if (error.text[0] == 0) abort(); /* refused without a line */
+  return NULL;
+}
+
+static void open_model(const weft_gguf *gguf) {
+  static const weft_device_config config = {.backend = "ref", .n_threads = 1};
+  weft_model_limits limits = {.rows_max = 2, .segments_max = 1};
+  weft_device *device;
+  weft_error error = {{0}};
+  if (weft_device_open(&config, &device, &error) != WEFT_OK) abort();
+  weft_model_close(open_with(gguf, device, &limits));
+  limits.nextn = true;
+  weft_model *model = open_with(gguf, device, &limits);
+  limits.target = model;
+  if (model != NULL) weft_model_close(open_with(gguf, device, &limits));
+  weft_model_close(model);
   weft_device_close(device);
 }
 

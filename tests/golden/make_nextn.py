@@ -6,17 +6,26 @@ do: the normed embedding of a token, then the normed hidden row that the token w
 norm), projected into the layer; its rows, normed, are what the model's head reads, and stand in for the hidden rows of
 guesses. As in llama.cpp's files a row has the position of its token, and position 0 has zeros for a hidden row.
 
+The layer of deepseek4 is put together as vLLM's DeepSeekV4MultiTokenPredictor and llama.cpp's graph do, of
+transformers' decoder layer with a window, norms and mixer before the head: the hidden row is the residual stream after
+the last layer, of which each part is normed and projected beside the same embedding. vLLM projects both halves by
+matrices of their own, which is the same. The mixer is the layer's own, as in vLLM and the model's checkpoint. Its
+tensors are put into the file of models/.
+
 The models are those of models/, built again from their seeds."""
 
 import os
+import sys
 
 import gguf
 import numpy as np
 import torch
+from transformers.models.deepseek_v4 import modeling_deepseek_v4 as latent
 from transformers.models.qwen3_5 import modeling_qwen3_5 as dense
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as moe
 
 import golden_floats
+import tiny_deepseek4
 import tiny_models
 import tiny_qwen35
 
@@ -24,7 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "assistants")
 DRAFTS, MARGIN = 6, 2e-3
 LENGTHS = (1, 2, 9, 63, 64, 65, 130)
-TABLE = [("nextn-moe", "qwen35-moe", 8)]
+TABLE = [("nextn-moe", "qwen35-moe", 8), ("nextn-latent", "deepseek4-base", 4)]
 
 
 class Guesser(torch.nn.Module):
@@ -40,20 +49,64 @@ class Guesser(torch.nn.Module):
         self.project = torch.nn.Linear(2 * t.hidden, t.hidden, bias=False)
         self.model, self.vocab = model, c.vocab_size
 
+    def hidden(self, tokens):
+        """The rows of the model that stand beside the next tokens."""
+        return self.model.model(tokens, use_cache=False).last_hidden_state
+
     def forward(self, tokens, hidden):
-        """The normed rows of all positions; hidden: of the position before each."""
+        """The rows of all positions that the head reads, and those that stand in for hidden ones; hidden: of the
+        position before each."""
         x = self.project(torch.cat([self.enorm(self.model.model.embed_tokens(tokens)), self.hnorm(hidden)], dim=-1))
         n = x.shape[1]
         positions = torch.arange(n).view(1, 1, -1).expand(3, 1, -1)
         mask = torch.full((n, n), -1e9).triu(1)[None, None]
-        return self.norm(self.layer(x, position_embeddings=self.model.model.rotary_emb(x, positions), attention_mask=mask,
-                                    position_ids=positions[0], past_key_values=None))
+        y = self.norm(self.layer(x, position_embeddings=self.model.model.rotary_emb(x, positions), attention_mask=mask,
+                                 position_ids=positions[0], past_key_values=None))
+        return y, y
+
+
+class LatentGuesser(torch.nn.Module):
+    """That of a model whose residual stream has several parts."""
+
+    def __init__(self, t, model):
+        super().__init__()
+        one = tiny_deepseek4.config(tiny_deepseek4.Tiny(**{**t.__dict__, "ratios": (0,), "hashed": 0}))
+        self.layer, self.hc_head = latent.DeepseekV4DecoderLayer(one, 0), latent.DeepseekV4HyperHead(one)
+        self.enorm, self.hnorm, self.norm = (latent.DeepseekV4RMSNorm(t.hidden, eps=t.eps) for _ in range(3))
+        self.project = torch.nn.Linear(2 * t.hidden, t.hidden, bias=False)
+        self.model, self.vocab, self.window = model, model.config.vocab_size, t.near
+
+    def hidden(self, tokens):
+        seen = []
+        hook = self.model.model.hc_head.register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
+        self.model.model(tokens, use_cache=False)
+        hook.remove()
+        return seen[0]
+
+    def forward(self, tokens, hidden):
+        embedded = self.enorm(self.model.model.embed_tokens(tokens)).unsqueeze(2).expand_as(hidden)
+        x = self.project(torch.cat([embedded, self.hnorm(hidden)], dim=-1))
+        positions = torch.arange(x.shape[1])[None]
+        back = positions[0][:, None] - positions[0][None]
+        mask = torch.where((back < 0) | (back >= self.window), -1e9, 0.0)[None, None]
+        angles = {kind: self.model.model.rotary_emb(embedded, position_ids=positions, layer_type=kind)
+                  for kind in ("main", "compress")}
+        x = self.layer(x, position_embeddings=angles, attention_mask=mask, position_ids=positions, past_key_values=None)
+        return self.norm(self.hc_head(x)), x
 
 
 @torch.no_grad()
 def build(t, model, seed):
-    guesser = Guesser(t, model).float().eval()
     draw = tiny_models.Draw(seed)
+    if isinstance(t, tiny_deepseek4.Tiny):
+        guesser = LatentGuesser(t, model).float().eval()
+        own = [(name, x) for name, x in guesser.named_parameters() if not name.startswith("model.")]
+        tiny_deepseek4.draw_weights(draw, own)
+        bias = guesser.layer.mlp.gate.e_score_correction_bias
+        bias.copy_(draw.normal(bias, 0.5))
+        guesser.norm.weight.copy_(draw.uniform(guesser.norm.weight, 0.6, 1.4) * 5.0 / t.hidden ** 0.5)
+        return guesser
+    guesser = Guesser(t, model).float().eval()
     for name, x in guesser.named_parameters():
         if name.startswith("model."):
             continue
@@ -81,9 +134,9 @@ def train(guesser, steps):
     for step in range(steps):
         rows = texts[torch.randint(0, len(texts), (16,), generator=g)]
         with torch.no_grad():
-            hidden = model.model(rows, use_cache=False).last_hidden_state
+            hidden = guesser.hidden(rows)
         hidden = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
-        logits = model.lm_head(guesser(rows, hidden))[:, :-1]
+        logits = model.lm_head(guesser(rows, hidden)[0])[:, :-1]
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, guesser.vocab), rows[:, 1:].reshape(-1))
         best.zero_grad()
         loss.backward()
@@ -98,15 +151,15 @@ def draft(guesser, prompt):
     """The token that the model goes on with, then the likeliest of each guess, and their logits [DRAFTS][vocab]."""
     model = guesser.model
     tokens = torch.tensor([prompt])
-    hidden = model.model(tokens, use_cache=False).last_hidden_state
-    logits = [model.lm_head(hidden)[0, -1]]
+    hidden = guesser.hidden(tokens)
+    logits = [model(tokens, use_cache=False).logits[0, -1]]
     hidden = torch.cat([torch.zeros_like(hidden[:, :1]), hidden], dim=1)
     tokens = torch.cat([tokens, logits[0].argmax()[None, None]], dim=1)
     for _ in range(DRAFTS):
-        row = guesser(tokens, hidden)[:, -1:]
-        logits.append(model.lm_head(row)[0, 0])
+        rows, stands_in = guesser(tokens, hidden)
+        logits.append(model.lm_head(rows)[0, -1])
         tokens = torch.cat([tokens, logits[-1].argmax()[None, None]], dim=1)
-        hidden = torch.cat([hidden, row], dim=1)
+        hidden = torch.cat([hidden, stands_in[:, -1:]], dim=1)
     top = torch.stack(logits).topk(2).values
     return tokens[0, len(prompt):].tolist(), torch.stack(logits[1:]), float((top[:, 0] - top[:, 1]).min())
 
@@ -119,6 +172,13 @@ def find_prompt(guesser, n, g):
         if margin > MARGIN:
             return prompt, tokens, logits
     raise SystemExit(f"no prompt of {n} tokens without a close call")
+
+
+def write_latent(path, t, guesser):
+    more = {"nextn.eh_proj.weight": guesser.project.weight, "nextn.enorm.weight": guesser.enorm.weight,
+            "nextn.hnorm.weight": guesser.hnorm.weight, "nextn.shared_head_norm.weight": guesser.norm.weight}
+    more.update({f"nextn.hc_head_{x}.weight": getattr(guesser.hc_head, f"hc_{x}") for x in ("fn", "base", "scale")})
+    tiny_deepseek4.write(path, t, guesser.model, (guesser.layer, more))
 
 
 def write(path, t, guesser):
@@ -149,11 +209,13 @@ def write(path, t, guesser):
 
 
 def make(name, model_name, seed):
-    t = next(t for t in tiny_qwen35.ALL if t.name == model_name)
+    t = next(t for t in tiny_qwen35.ALL + tiny_deepseek4.ALL if t.name == model_name)
+    is_latent = isinstance(t, tiny_deepseek4.Tiny)
     with open(os.path.join(HERE, "models", model_name + ".cases.txt"), encoding="ascii") as f:
         of_model = next(int(line.split()[1]) for line in f if line.startswith("seed "))
-    model, g = tiny_qwen35.build(t, of_model), torch.Generator().manual_seed(5)
-    tensors = {x.name: x.data for x in gguf.GGUFReader(os.path.join(HERE, "models", model_name + ".gguf")).tensors}
+    model = (tiny_deepseek4 if is_latent else tiny_qwen35).build(t, of_model)
+    g, path = torch.Generator().manual_seed(5), os.path.join(HERE, "models", model_name + ".gguf")
+    tensors = {x.name: x.data for x in gguf.GGUFReader(path).tensors}
     assert np.array_equal(tensors["token_embd.weight"], model.model.embed_tokens.weight.detach().numpy())
     guesser = build(t, model, 9000 + seed)
     train(guesser, 300)
@@ -162,10 +224,15 @@ def make(name, model_name, seed):
         prompt, tokens, logits = find_prompt(guesser, n, g)
         lines += ["prompt " + ",".join(map(str, prompt)), f"draft {tokens[0]} " + ",".join(map(str, tokens[1:]))]
         floats.append(logits.numpy().astype(np.float64).reshape(-1))
-    write(os.path.join(OUT, name + ".gguf"), t, guesser)
+    if is_latent:
+        write_latent(path, t, guesser)
+        file = f"../models/{model_name}.gguf"
+    else:
+        file = name + ".gguf"
+        write(os.path.join(OUT, file), t, guesser)
     n = len(floats[0])
     golden_floats.write(os.path.join(OUT, name), np.concatenate(floats), [(i * n, n) for i in range(len(floats))])
-    head = ["weft-golden-assistant 1", f"gguf {name}.gguf", f"target {name}.gguf", f"n_vocab {t.vocab}", f"n_drafts {DRAFTS}",
+    head = ["weft-golden-assistant 1", f"gguf {file}", f"target {file}", f"n_vocab {t.vocab}", f"n_drafts {DRAFTS}",
             f"n_floats {n * len(floats)}"]
     with open(os.path.join(OUT, name + ".cases.txt"), "w", encoding="ascii") as f:
         f.write("\n".join(head + lines) + "\n")
@@ -175,4 +242,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     os.makedirs(OUT, exist_ok=True)
     for row in TABLE:
-        make(*row)
+        if row[0] in (sys.argv[1:] or [row[0]]):
+            make(*row)

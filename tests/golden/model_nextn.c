@@ -325,7 +325,7 @@ static const char *rename_all(const char *path, const dialect *to) {
 /* A drafter, to which another file may add tensors; NULL: the layer of the model's file drafts. */
 static weft_gguf *open_file(const char *name, const golden_drafts *g, const dialect *names) {
   char base[600], own[72];
-  if (strcmp(name, "nextn-moe") == 0) return NULL;
+  if (strncmp(name, "nextn-", 6) == 0) return NULL;
   (void)snprintf(base, sizeof base, "%s", path_of(g->gguf));
   (void)snprintf(own, sizeof own, "%s.gguf", name);
   if (strcmp(own, g->gguf) == 0) return harness_gguf(base);
@@ -393,6 +393,19 @@ static void run_refusals(void) {
   refuse(path, NULL, true, 1, "opened without room for the keys");
   refuse(path, NULL, false, 2, "works on one device, and the model lies on 2");
   refuse(harness_tiny("qwen35-base"), NULL, false, 1, "has no layer that guesses tokens ahead");
+  (void)snprintf(path, sizeof path, "%s", harness_tiny("deepseek4-base"));
+  const gguf_edit pair = {.drop_tensor = "blk.3.nextn.eh_proj.weight"},
+                  halves = {.rename = "blk.3.nextn.eh_proj.weight", .name = "blk.3.nextn.e_proj.weight"},
+                  mixer = {.drop_tensor = "blk.3.nextn.hc_head_base.weight"},
+                  sinks = {.drop_tensor = "blk.3.attn_sinks.weight"},
+                  spare = {.add_scalar = "blk.3.nextn.spare.weight", .real = 1.0f};
+  refuse(path, &pair, false, 1, "'blk.3.nextn.eh_proj.weight' is missing");
+  refuse(path, &halves, false, 1, "'blk.3.nextn.eh_proj.weight' is missing");
+  refuse(path, &mixer, false, 1, "'blk.3.nextn.hc_head_base.weight' is missing");
+  refuse(path, &sinks, false, 1, "'blk.3.attn_sinks.weight' is missing");
+  refuse(path, &spare, false, 1, "'blk.3.nextn.spare.weight' is not used");
+  refuse(path, NULL, false, 2, "works on one device, and the model lies on 2");
+  refuse(harness_tiny("deepseek4-deep"), NULL, false, 1, "has no layer that guesses tokens ahead");
   refuse(harness_tiny("ar-dense"), NULL, false, 1, "layers of 'gemma4' that guess tokens ahead (nextn) do not draft");
   gguf_edit_clean();
 }
@@ -460,7 +473,7 @@ static void run_refusals_of_blocks(void) {
 }
 
 int main(void) {
-  static const char *const names[] = {"nextn-moe", "dflash", "dspark", "dense", "centroids"};
+  static const char *const names[] = {"nextn-moe", "nextn-latent", "dflash", "dspark", "dense", "centroids"};
   static const harness_options ways[] = {
       {.backend = "ref", .n_threads = 1, .block_tokens = 4},
       {.backend = "cpu", .n_threads = 2},

@@ -44,7 +44,7 @@ class Tiny:
     theta_far: float = 1e4
     yarn: tuple = ()          # factor, context
     listed: bool = True       # limits of each layer, else one for all
-    nextn: bool = False       # the file has a layer that guesses ahead, which is left out
+    nextn: bool = False       # the file has a layer that guesses ahead; make_nextn.py puts it there
     window: int = 128         # at which the cases have their edges
     prompts: tuple = (1, 256)
 
@@ -87,11 +87,8 @@ def config(t):
     return c
 
 
-@torch.no_grad()
-def build(t, seed):
-    model = DeepseekV4ForCausalLM(config(t)).float().eval()
-    draw = tiny_models.Draw(seed)
-    for name, x in model.named_parameters():
+def draw_weights(draw, parameters):
+    for name, x in parameters:
         if name.endswith("norm.weight"):
             x.copy_(draw.uniform(x, 0.4, 1.6))
         elif name.endswith("embed_tokens.weight"):
@@ -110,6 +107,13 @@ def build(t, seed):
             x.copy_(draw.normal(x, 2.0 / x.shape[-1] ** 0.5))
         else:
             x.copy_(draw.normal(x, 1.4 / x.shape[-1] ** 0.5))
+
+
+@torch.no_grad()
+def build(t, seed):
+    model = DeepseekV4ForCausalLM(config(t)).float().eval()
+    draw = tiny_models.Draw(seed)
+    draw_weights(draw, model.named_parameters())
     for layer in model.model.layers:
         if layer.mlp.is_hash:
             table = torch.stack([torch.randperm(t.experts, generator=draw.g)[:t.top_k] for _ in range(t.vocab)])
@@ -186,7 +190,8 @@ def layer_tensors(layer):
     return out
 
 
-def write(path, t, model):
+def write(path, t, model, nextn=None):
+    """nextn: a layer and other tensors behind those of the model."""
     w = gguf.GGUFWriter(path, t.arch)
     add_keys(w, t)
 
@@ -202,7 +207,10 @@ def write(path, t, model):
     for i, layer in enumerate(model.model.layers):
         for name, x in layer_tensors(layer).items():
             put(f"blk.{i}.{name}", x)
-    if t.nextn:
+    if nextn is not None:
+        for name, x in {**layer_tensors(nextn[0]), **nextn[1]}.items():
+            put(f"blk.{t.layers}.{name}", x)
+    elif t.nextn:
         put(f"blk.{t.layers}.nextn.eh_proj.weight", torch.ones(2, 2))
     w.write_header_to_file()
     w.write_kv_data_to_file()

@@ -589,12 +589,14 @@ static char *joined(const char *path, const char *name) {
  * blocks; of the first and the last also one whose drafts are drawn from logits. */
 static void run_assistants(uint64_t seed) {
   static const char *const backends[] = {"ref", "cpu", "cuda", "fake graphs", "fake late graphs"};
-  char *path[6] = {path_of("tests/golden/models/dg-base"),       path_of("tests/golden/models/ar-dense"),
+  char *path[7] = {path_of("tests/golden/models/dg-base"),       path_of("tests/golden/models/ar-dense"),
                    path_of("tests/golden/assistants/nextn-moe"), path_of("tests/golden/assistants/dense"),
-                   path_of("tests/golden/models/qwen3-base"),    path_of("tests/golden/assistants/dflash")};
+                   path_of("tests/golden/models/qwen3-base"),    path_of("tests/golden/assistants/dflash"),
+                   path_of("tests/golden/models/deepseek4-base")};
   char *groups = joined(path[3], "centroids"), *pairs = joined(path[5], "dspark");
   const cast of_file = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
   const cast of_layer = {{path[0], path[2]}, REQUESTS_MAX, 48, 96, 6, 30};
+  const cast of_streams = {{path[0], path[6]}, REQUESTS_MAX, 48, 96, 6, 30};
   const cast of_blocks = {{path[0], path[4]}, REQUESTS_MAX, 48, 96, 6, 30};
   show = &of_file;
   for (uint32_t b = 0; b < 5; b++)
@@ -606,11 +608,15 @@ static void run_assistants(uint64_t seed) {
   for (uint32_t b = 1; b < 5; b++) run_drafts_of(backends[b], seed, own_layer, b % 2, test_amount(2, 2, 1));
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
   n_assisted = n_assisted_right = 0;
+  show = &of_streams;
+  for (uint32_t b = 0; b < 3; b++) run_drafts_of(backends[b], seed, own_layer, 1 - b % 2, test_amount(4, 3, 1));
+  rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
+  n_assisted = n_assisted_right = 0;
   show = &of_blocks;
   run_drafts_of("cuda", seed, path[5], 0, 2);
   for (uint32_t b = 2; b < 5; b += 2) run_drafts_of(backends[b], seed, pairs, 0, test_amount(2, 2, 1));
   rig_need(n_assisted_right > 0 && n_assisted_right < n_assisted, label, "all drafts were right, or none was");
-  for (uint32_t i = 0; i < 6; i++) free(path[i]);
+  for (uint32_t i = 0; i < 7; i++) free(path[i]);
   free(groups);
   free(pairs);
 }

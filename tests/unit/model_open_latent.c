@@ -54,7 +54,7 @@ static void test_deepseek4_keys(void **state) {
       {"deepseek4.hash_layer_count", 3, WEFT_E_FORMAT, "it must be 0..2"},
       {"deepseek4.hash_layer_count", 2, WEFT_E_FORMAT, "'blk.1.ffn_gate_tid2eid.weight' is missing"},
       {"deepseek4.nextn_predict_layers", 4, WEFT_E_FORMAT, "is 4; it must be 0..3"},
-      {"deepseek4.nextn_predict_layers", 0, WEFT_E_FORMAT, "'blk.3.ffn_gate_inp.weight' is missing"},
+      {"deepseek4.nextn_predict_layers", 0, WEFT_E_UNSUPPORTED, "'blk.3.nextn.eh_proj.weight' is not used"},
   };
   weft_model_info info;
   refused_without("deepseek4-base", "deepseek4", required, sizeof required / sizeof *required);
