@@ -8,7 +8,8 @@
  *   from a small and a large pool, with few and many rows, running requests and threads, with and without prefix cache
  *   while others are cancelled
  *   with drafts from each request's own n-grams, by a canvas of the model itself, and by another model
- *   beside requests for two other models in one pool: canvases, token by token, and one that keeps states
+ *   beside requests for two other models in one pool: one by canvases and token by token, one that keeps states, and
+ *   one that keeps latent rows, near and far
  *   on one device, with the layers on several, with a part of every layer on two, and with the model on each of several
  *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
  *   and with half of them, and that in a small pool; with products of 8 bits from integers of weights as from codes
@@ -661,9 +662,9 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
 }
 
 /* Requests for three models in turns, which share the pool and the steps' time: canvases and tokens of the demo model,
- * tokens of another, and tokens of a model that keeps states, whose hits end at snapshots. */
+ * tokens of a model with latent rows, and of one that keeps states, whose hits end at snapshots. */
 static void run_together(const char *backend) {
-  const uint64_t room = 48 << 20, small = 1200 << 10;
+  const uint64_t room = 48 << 20, small = 500 << 10;
   const variant alone = {"alone", backend, room, 512, 1, 1, .no_cache = true, .one_by_one = true};
   const variant variants[] = {
       {"a small pool, host memory behind it", backend, small, 64, 20, 2, .host_bytes = 8 << 20, .order = 1},
@@ -675,7 +676,7 @@ static void run_together(const char *backend) {
       {"drafts", backend, room, 96, 16, 2, .drafts = "ngram:4"},
   };
   models[0] = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf";
-  models[1] = WEFT_SOURCE_DIR "/model/demo/weft-demo-ar.gguf";
+  models[1] = state_model_latent(512);
   models[2] = state_model_file(512);
   n_models = MODELS;
   n_kinds = KINDS;

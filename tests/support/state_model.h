@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* A model that keeps states and can chat, for tests of prefixes: qwen35-moe of tests/golden, or another file of its
- * kind, with a vocabulary of single bytes and the special tokens of Qwen, and with a chat template.
+/* A model that keeps states and can chat, for tests of prefixes: qwen35-moe of tests/golden, or another file there
+ * without a vocabulary, with one of single bytes and the special tokens of Qwen, and with a chat template.
  *
- * Law: byte b is token b, so every text has one way to be tokens, which are as many as its bytes; embeddings are drawn
- * from a fixed seed. The file lies in gguf_edit.h's folder and goes with gguf_edit_clean. */
+ * Law: byte b is token b, so every text has one way to be tokens, which are as many as its bytes; embeddings and heads
+ * are drawn from a fixed seed, and tables of tokens repeat those of the file. The file lies in gguf_edit.h's folder and
+ * goes with gguf_edit_clean. */
 #ifndef WEFT_TESTS_STATE_MODEL_H
 #define WEFT_TESTS_STATE_MODEL_H
 
@@ -72,39 +73,66 @@ static inline void state_model_template(gguf_writer *w) {
   gguf_writer_string_n(w, "tokenizer.chat_template", text, n);
 }
 
+/* A tensor with a row for each token: of floats drawn, of whole numbers repeated. */
+static inline void state_model_rows(const weft_gguf_tensor *t, uint64_t seed, gguf_writer *w) {
+  const uint64_t ne[] = {t->ne[0], STATE_MODEL_VOCAB};
+  size_t n = (size_t)(ne[0] * ne[1]), n_old = (size_t)(t->ne[0] * t->ne[1]);
+  union {
+    float real;
+    int32_t whole;
+  } *rows = malloc(n * sizeof *rows);
+  const int32_t *old = (const int32_t *)(const void *)t->data;
+  gguf_edit_need(rows != NULL, "memory");
+  for (size_t k = 0; k < n; k++) {
+    if (t->type == WEFT_TYPE_F32)
+      rows[k].real = (float)(weft_mix64(seed + k + 1) >> 40) * 0x1p-22f - 2.0f;
+    else
+      rows[k].whole = old[k % n_old];
+  }
+  gguf_writer_tensor(w, t->name, (int32_t)t->type_id, 2, ne, rows, n * sizeof *rows);
+  free(rows);
+}
+
 static inline void state_model_tensors(const weft_gguf *from, gguf_writer *w) {
   for (uint32_t i = 0; i < from->n_tensors; i++) {
     const weft_gguf_tensor *t = &from->tensors[i];
-    if (strcmp(t->name, "token_embd.weight") != 0) {
-      gguf_writer_tensor(w, t->name, (int32_t)t->type, t->n_dims, t->ne, t->data, (size_t)t->n_bytes);
-      continue;
-    }
-    const uint64_t ne[] = {t->ne[0], STATE_MODEL_VOCAB};
-    size_t n = (size_t)(ne[0] * ne[1]);
-    float *rows = malloc(n * sizeof *rows);
-    gguf_edit_need(rows != NULL, "memory");
-    for (size_t k = 0; k < n; k++) rows[k] = (float)(weft_mix64(k + 1) >> 40) * 0x1p-22f - 2.0f;
-    gguf_writer_tensor(w, t->name, WEFT_TYPE_F32, 2, ne, rows, n * sizeof *rows);
-    free(rows);
+    bool embeds = strcmp(t->name, "token_embd.weight") == 0, ends = strcmp(t->name, "output.weight") == 0;
+    if (embeds || ends || strstr(t->name, "tid2eid") != NULL)
+      state_model_rows(t, ends ? 1 << 20 : 0, w);
+    else
+      gguf_writer_tensor(w, t->name, (int32_t)t->type_id, t->n_dims, t->ne, t->data, (size_t)t->n_bytes);
   }
 }
 
 /* Gives the file's path. */
-static inline const char *state_model_of(const char *source, uint32_t context) {
-  const gguf_edit longer = {.set_u32 = "qwen35moe.context_length", .value = context};
+static inline const char *state_model_write(const char *source, uint32_t context, const char *name) {
+  char key[64];
+  const gguf_edit longer = {.set_u32 = key, .value = context};
   weft_gguf *from;
+  weft_bytes arch = {NULL, 0};
   weft_error error = {{0}};
   gguf_writer w = {0};
   if (weft_gguf_open(source, &from, &error) != WEFT_OK) gguf_edit_need(false, error.text);
+  gguf_edit_need(weft_gguf_string(from, "general.architecture", &arch, &error) == WEFT_OK, error.text);
+  (void)snprintf(key, sizeof key, "%.*s.context_length", (int)arch.n, (const char *)arch.data);
   for (uint32_t i = 0; i < from->parts[0].n_keys; i++) gguf_edit_key(&from->parts[0].keys[i], &longer, &w);
   gguf_writer_u32(&w, longer.set_u32, context);
   state_model_vocabulary(&w);
   state_model_template(&w);
   state_model_tensors(from, &w);
   weft_gguf_close(from);
-  const char *path = gguf_edit_keep(gguf_writer_finish(&w), "states");
+  const char *path = gguf_edit_keep(gguf_writer_finish(&w), name);
   gguf_writer_close(&w);
   return path;
+}
+
+static inline const char *state_model_of(const char *source, uint32_t context) {
+  return state_model_write(source, context, "states");
+}
+
+/* One that has latent rows, near and far (kernels/latent.h), in place of states. */
+static inline const char *state_model_latent(uint32_t context) {
+  return state_model_write(WEFT_SOURCE_DIR "/tests/golden/models/deepseek4-base.gguf", context, "latent");
 }
 
 static inline const char *state_model_file(uint32_t context) {
