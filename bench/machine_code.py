@@ -22,8 +22,9 @@ import sys
 import tempfile
 
 FATBIN_MAGIC = 0xBA55ED50
-ENTRY_CUBIN = 2
+ENTRY_PTX, ENTRY_CUBIN = 1, 2
 COMPRESSED = 0x2000 | 0x8000  # flags of a fatbin's entry: LZ4, zstd
+THIS_CARD, THIS_FAMILY = 0x100000, 0x200000
 EM_CUDA = 190
 SHT_NOBITS = 8
 # Attributes of .nv.info (of the whole cubin) with a value for each kernel: stack frame, register count, least stack.
@@ -46,19 +47,31 @@ def sections(elf):
         yield elf[strings + name:end].decode(), kind, link, info, content, n_bytes
 
 
-def cubins_of_fatbins(data):
-    """Every cubin in a run of fatbins: (bytes, or None where it is compressed)."""
+def entries_of_fatbins(data):
+    """Every entry of a run of fatbins: (kind, architecture as 90a, flags, content as it is stored)."""
     at = 0
     while (at := data.find(struct.pack('<I', FATBIN_MAGIC), at)) >= 0:
         _, header, n_bytes = struct.unpack_from('<HHQ', data, at + 4)
         entry, end = at + header, at + header + n_bytes
         while entry < end:
             kind, _, entry_header, size = struct.unpack_from('<HHIQ', data, entry)
-            flags, = struct.unpack_from('<Q', data, entry + 40)
-            if kind == ENTRY_CUBIN:
-                yield None if flags & COMPRESSED else data[entry + entry_header:entry + entry_header + size]
+            card, _, _, flags = struct.unpack_from('<IIIQ', data, entry + 28)
+            only = 'a' if flags & THIS_CARD else 'f' if flags & THIS_FAMILY else ''
+            yield kind, f'{card}{only}', flags, data[entry + entry_header:entry + entry_header + size]
             entry += entry_header + size
         at = end
+
+
+def fatbins_of(elf):
+    return [entry for name, *_, content, _ in sections(elf) if name in ('.nv_fatbin', '__nv_relfatbin')
+            for entry in entries_of_fatbins(content)]
+
+
+def code_of(path):
+    """What a module has code for: architectures, as 90a, of its machine code and of its PTX."""
+    with open(path, 'rb') as file:
+        found = fatbins_of(file.read())
+    return [sorted({card for kind, card, *_ in found if kind == wanted}) for wanted in (ENTRY_CUBIN, ENTRY_PTX)]
 
 
 def unpack_by_tool(path):
@@ -77,11 +90,10 @@ def cubins(path):
         raise Refused(f'{path} is no ELF file')
     if struct.unpack_from('<H', elf, 18)[0] == EM_CUDA:
         return [elf]
-    found = [cubin for name, *_, content, _ in sections(elf) if name in ('.nv_fatbin', '__nv_relfatbin')
-             for cubin in cubins_of_fatbins(content)]
+    found = [(flags, content) for kind, _, flags, content in fatbins_of(elf) if kind == ENTRY_CUBIN]
     if not found:
         raise Refused(f'{path} holds no machine code of a card')
-    return unpack_by_tool(path) if any(cubin is None for cubin in found) else found
+    return unpack_by_tool(path) if any(flags & COMPRESSED for flags, _ in found) else [content for _, content in found]
 
 
 def architecture(elf):

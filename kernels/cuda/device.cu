@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The cuda device itself: opening, memory, copies, and the table of ops. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "kernels/card_find.h"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/module.h"
@@ -30,11 +32,17 @@ weft_status cuda_launched(cuda_device *d, const char *what) {
 }
 
 /* Cheap where the thread works on the card already. */
-static void device_enter_card(weft_device *device) {
+static cudaError_t enter_card(int card) {
   static thread_local int current = -1;
+  if (card == current) return cudaSuccess;
+  cudaError_t error = cudaSetDevice(card);
+  if (error == cudaSuccess) current = card;
+  return error;
+}
+
+static void device_enter_card(weft_device *device) {
   cuda_device *d = cuda_of(device);
-  if (d->card == current) return;
-  if (cuda_judge(d, cudaSetDevice(d->card), "choosing a card") == WEFT_OK) current = d->card;
+  (void)cuda_judge(d, enter_card(d->card), "choosing a card");
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
@@ -510,81 +518,105 @@ static kernel_tables make_tables(void) {
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
-/* Memory moves twice a clock. A card that does not say leaves 0. */
-static void ask_rates(cuda_device *d, const cudaDeviceProp *properties) {
-  int memory_khz = 0, bus_bits = 0, clock_khz = 0;
-  bool said = cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->card) == cudaSuccess &&
-              cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, d->card) == cudaSuccess;
-  if (said) d->base.info.memory_rate = 2e3 * memory_khz * bus_bits / 8;
-  said = cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, d->card) == cudaSuccess;
-  uint32_t products = card_products_of((uint32_t)(10 * properties->major + properties->minor), properties->name);
-  if (said) d->base.info.product_rate = 1e3 * clock_khz * properties->multiProcessorCount * 2 * products;
-  (void)cudaGetLastError(); /* what was not said is no failure */
+/* The driver as kernels/card_find.h asks it; self is the last error. */
+static card_answer answer_of(void *self, cudaError_t error) {
+  if (error == cudaSuccess) return CARD_YES;
+  *(cudaError_t *)self = error;
+  (void)cudaGetLastError();
+  if (error == cudaErrorNoDevice) return CARD_NONE;
+  if (error == cudaErrorInsufficientDriver) return CARD_OLD_DRIVER;
+  return error == cudaErrorDevicesUnavailable ? CARD_BUSY : CARD_NO_ANSWER;
 }
 
-/* The set that the card gets, with code for it and a driver that runs it. */
-static weft_status choose_set(cuda_device *d, const cudaDeviceProp *properties, const char *isa, weft_error *error) {
-  const cuda_set *set = &cuda_sets[0]; /* of this module */
-  uint32_t chosen = 0, capability = (uint32_t)(10 * properties->major + properties->minor);
-  card_wish wish = {properties->name, capability, set->card->module, WEFT_CUDA_ARCHITECTURES, isa};
-  weft_status status = card_choose_set(&wish, card_sets, CARD_SETS, &chosen, error);
-  if (status != WEFT_OK) return status;
-  bool has_machine_code = card_has_machine_code(WEFT_CUDA_ARCHITECTURES, capability);
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess)
-    status = card_check_driver(set->card->module, (uint32_t)driver, CUDART_VERSION, has_machine_code, error);
-  if (status == WEFT_OK && !has_machine_code)
-    weft_log(WEFT_LOG_INFO,
-             "cuda: card %d: %s has PTX for %s (sm_%u): the driver compiles each kernel when it is first used, and "
-             "keeps the code in its cache",
-             d->card, set->card->module, properties->name, capability);
-  d->set = set;
-  d->base.info.set = set->card->name;
-  d->base.info.isa_forced = isa != NULL;
-  d->base.info.capability = capability;
-  return status;
+static const char *driver_why(void *self) {
+  return cudaGetErrorString(*(cudaError_t *)self);
+}
+
+static card_answer driver_version(void *self, uint32_t *cuda) {
+  int version = 0;
+  cudaError_t error = cudaDriverGetVersion(&version);
+  *cuda = (uint32_t)version;
+  return answer_of(self, error);
+}
+
+static card_answer driver_count(void *self, uint32_t *n) {
+  int found = 0;
+  cudaError_t error = cudaGetDeviceCount(&found);
+  *n = (uint32_t)found;
+  return answer_of(self, error);
+}
+
+/* What is not told leaves 0. */
+static double ask_number(cudaDeviceAttr what, uint32_t index) {
+  int number = 0;
+  bool told = cudaDeviceGetAttribute(&number, what, (int)index) == cudaSuccess;
+  (void)cudaGetLastError();
+  return told ? number : 0.0;
+}
+
+static card_answer driver_describe(void *self, uint32_t index, card_facts *out) {
+  cudaDeviceProp properties;
+  cudaError_t error = cudaGetDeviceProperties(&properties, (int)index);
+  if (error != cudaSuccess) return answer_of(self, error);
+  (void)snprintf(out->name, sizeof out->name, "%.95s", properties.name);
+  out->capability = (uint32_t)(10 * properties.major + properties.minor);
+  out->n_multiprocessors = (uint32_t)properties.multiProcessorCount;
+  memcpy(out->uuid, properties.uuid.bytes, sizeof out->uuid);
+  out->prohibited = ask_number(cudaDevAttrComputeMode, index) == (double)cudaComputeModeProhibited;
+  out->one_memory = ask_number(cudaDevAttrIntegrated, index) != 0.0;
+  out->memory_hertz = 2e3 * ask_number(cudaDevAttrMemoryClockRate, index); /* it moves twice a clock */
+  out->memory_bytes_a_turn = ask_number(cudaDevAttrGlobalMemoryBusWidth, index) / 8;
+  out->hertz = 1e3 * ask_number(cudaDevAttrClockRate, index);
+  return CARD_YES;
+}
+
+static card_answer driver_enter(void *self, uint32_t index) {
+  return answer_of(self, enter_card((int)index));
+}
+
+static card_answer driver_memory(void *self, uint64_t *free_bytes, uint64_t *all_bytes) {
+  size_t has = 0, all = 0;
+  cudaError_t error = cudaMemGetInfo(&has, &all);
+  *free_bytes = has;
+  *all_bytes = all;
+  return answer_of(self, error);
+}
+
+static void take_facts(cuda_device *d, const card_found *found, const char *isa) {
+  const card_facts *facts = &found->facts;
+  weft_device_info *info = &d->base.info;
+  d->set = &cuda_sets[0]; /* of this module */
+  d->n_multiprocessors = facts->n_multiprocessors;
+  info->set = d->set->card->name;
+  info->isa_forced = isa != NULL;
+  info->capability = facts->capability;
+  info->memory_rate = facts->memory_hertz * facts->memory_bytes_a_turn;
+  info->product_rate = 2.0 * card_products_of(facts->capability, facts->name) * facts->hertz * facts->n_multiprocessors;
+  info->memory_bytes = found->all_bytes;
+  info->memory_free_bytes = found->free_bytes;
+  (void)snprintf(info->name, sizeof info->name, "%.95s", facts->name);
+  (void)snprintf(d->isa, sizeof d->isa, "sm_%u", facts->capability);
+  for (uint32_t i = 0; i < sizeof facts->uuid; i++) (void)snprintf(info->card + 2 * i, 3, "%02x", facts->uuid[i]);
 }
 
 static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, weft_error *error) {
-  int n = 0;
-  cudaError_t found = cudaGetDeviceCount(&n);
-  int driver = 0;
-  if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) {
-    weft_status status = card_check_driver(cuda_sets[0].card->module, (uint32_t)driver, CUDART_VERSION, true, error);
-    if (status != WEFT_OK) return status;
-  }
-  if (found != cudaSuccess || n == 0) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': no usable NVIDIA card: %s",
-                     found != cudaSuccess ? cudaGetErrorString(found) : "none was found");
-  }
-  if (index >= (uint32_t)n) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': there is no card %u; the last one is %d", index,
-                     n - 1);
-  }
+  cudaError_t last = cudaSuccess;
+  /* The variable is no option: it is the driver's, and only what it hides is told. */
+  const card_driver driver = {&last,        driver_version, driver_count, driver_describe,
+                              driver_enter, driver_memory,  driver_why,   getenv("CUDA_VISIBLE_DEVICES")};
+  const card_search search = {index, isa, cuda_sets[0].card->module, WEFT_CUDA_ARCHITECTURES, CUDART_VERSION};
+  card_found found;
+  weft_status status = card_find(&driver, &search, &found, error);
+  if (status != WEFT_OK) return status;
   d->card = (int)index;
   d->base.info.index = index;
   device_enter_card(&d->base);
-  if (d->lost) return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': card %u cannot be used", index);
-  cudaDeviceProp properties;
-  found = cudaGetDeviceProperties(&properties, d->card);
-  if (found != cudaSuccess) {
-    return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': %s", cudaGetErrorString(found));
-  }
-  weft_status status = choose_set(d, &properties, isa, error);
-  if (status != WEFT_OK) return status;
-  d->n_multiprocessors = (uint32_t)properties.multiProcessorCount;
-  ask_rates(d, &properties);
-  (void)snprintf(d->base.info.name, sizeof d->base.info.name, "%.95s", properties.name);
-  (void)snprintf(d->isa, sizeof d->isa, "sm_%d%d", properties.major, properties.minor);
-  for (uint32_t i = 0; i < sizeof properties.uuid.bytes; i++)
-    (void)snprintf(d->base.info.card + 2 * i, 3, "%02x", (unsigned char)properties.uuid.bytes[i]);
-  size_t free_bytes = 0, all_bytes = 0;
-  found = cudaMemGetInfo(&free_bytes, &all_bytes);
-  if (found != cudaSuccess) {
-    return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': %s", cudaGetErrorString(found));
-  }
-  d->base.info.memory_bytes = all_bytes;
-  d->base.info.memory_free_bytes = free_bytes;
+  take_facts(d, &found, isa);
+  if (found.compiles_ptx)
+    weft_log(WEFT_LOG_INFO,
+             "cuda: card %d: %s has PTX for %s (sm_%u): the driver compiles each kernel when it is first used, and "
+             "keeps the code in its cache",
+             d->card, search.module, found.facts.name, found.facts.capability);
   return WEFT_OK;
 }
 

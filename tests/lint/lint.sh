@@ -123,7 +123,7 @@ ban() { # pattern, files that may, reason
 }
 ban 'malloc|calloc|realloc' '^base/memory.c$' 'host memory comes from base/memory.h' malloc
 ban 'sprintf|strcpy|strcat|strtok|atoi|gets|alloca' '^$' 'unsafe call' unsafe
-ban 'getenv|secure_getenv' '^api/(config|cli/notify)\.c$' 'only api/config.c reads the environment' getenv
+ban 'getenv|secure_getenv' '^(api/(config|cli/notify)\.c|kernels/cuda/device\.cu)$' 'only api/config.c reads the environment' getenv
 ban 'exit|_exit|quick_exit|abort' '^base/check.c$' 'a library never ends the process' exit
 ban 'pthread_create' '^base/threads.c$' 'threads are started by base/threads.h' thread
 ban 'rand|srand|random|drand48' '^$' 'draws are stateless: base/random.h' rand

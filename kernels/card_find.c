@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/card_find.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What the environment hides, as the end of a line. */
+static void tell_visible(const card_driver *driver, char *out, size_t n) {
+  out[0] = 0;
+  if (driver->visible != NULL)
+    (void)snprintf(out, n, "; CUDA_VISIBLE_DEVICES is '%.64s', and cards are counted among those that it names",
+                   driver->visible);
+}
+
+static weft_status refuse_none(const card_driver *driver, card_answer answer, weft_error *error) {
+  if (driver->visible != NULL)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "backend 'cuda': CUDA_VISIBLE_DEVICES is '%.64s', which leaves no card (%s): unset it, name cards "
+                     "that nvidia-smi -L lists, or use --backend cpu",
+                     driver->visible, answer == CARD_YES ? "none was found" : driver->why(driver->self));
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': no usable NVIDIA card: %s; nvidia-smi -L lists cards",
+                   answer == CARD_YES ? "none was found" : driver->why(driver->self));
+}
+
+static weft_status count_cards(const card_driver *driver, const card_search *search, uint32_t *n, weft_error *error) {
+  uint32_t cuda = 0;
+  *n = 0;
+  card_answer answer = driver->count(driver->self, n);
+  if (answer == CARD_OLD_DRIVER && driver->version(driver->self, &cuda) == CARD_YES && cuda > 0) {
+    weft_status status = card_check_driver(search->module, cuda, search->toolkit, true, error);
+    if (status != WEFT_OK) return status;
+  }
+  return answer != CARD_YES || *n == 0 ? refuse_none(driver, answer, error) : WEFT_OK;
+}
+
+/* A program sees one slice of a card, whatever the number of slices. */
+static weft_status refuse_index(const card_driver *driver, uint32_t index, uint32_t n, weft_error *error) {
+  card_facts last = {.capability = 0};
+  char visible[160];
+  tell_visible(driver, visible, sizeof visible);
+  bool slice = driver->describe(driver->self, n - 1, &last) == CARD_YES && strstr(last.name, "MIG") != NULL;
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': there is no card %u; the last one is %u%s%s", index,
+                   n - 1, visible, slice ? "; of slices of cards (MIG) a program sees one" : "");
+}
+
+/* A call on a card that failed. facts NULL: it was not described yet. */
+static weft_status refuse_card(const card_driver *driver, card_answer answer, uint32_t index, const card_facts *facts,
+                               const char *what, weft_error *error) {
+  const char *name = facts == NULL ? "" : facts->name, *space = facts == NULL ? "" : " ";
+  if (answer == CARD_BUSY)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "backend 'cuda': card %u%s%.64s is busy (%s): another program has it for itself, or its mode lets "
+                     "none in: end that program, run nvidia-smi -c DEFAULT as root, or name another card (--devices)",
+                     index, space, name, driver->why(driver->self));
+  return weft_fail(error, WEFT_E_DEVICE,
+                   "backend 'cuda': card %u%s%.64s did not answer (%s: %s): look at nvidia-smi and at the kernel's log "
+                   "(NVRM, Xid), name another card (--devices), or use --backend cpu",
+                   index, space, name, what, driver->why(driver->self));
+}
+
+static weft_status choose_code(const card_driver *driver, const card_search *search, card_found *out,
+                               weft_error *error) {
+  const card_facts *facts = &out->facts;
+  uint32_t cuda = 0;
+  card_wish wish = {facts->name, facts->capability, search->module, search->architectures, search->set};
+  weft_status status = card_choose_set(&wish, card_sets, CARD_SETS, &out->set, error);
+  if (status != WEFT_OK) return status;
+  out->compiles_ptx = !card_has_machine_code(search->architectures, facts->capability);
+  if (driver->version(driver->self, &cuda) != CARD_YES || cuda == 0)
+    return WEFT_OK; /* it loads the code, or says why */
+  return card_check_driver(search->module, cuda, search->toolkit, !out->compiles_ptx, error);
+}
+
+weft_status card_find(const card_driver *driver, const card_search *search, card_found *out, weft_error *error) {
+  uint32_t n = 0, index = search->index;
+  *out = (card_found){.set = 0};
+  weft_status status = count_cards(driver, search, &n, error);
+  if (status != WEFT_OK) return status;
+  if (index >= n) return refuse_index(driver, index, n, error);
+  card_facts *facts = &out->facts;
+  card_answer answer = driver->describe(driver->self, index, facts);
+  if (answer != CARD_YES) return refuse_card(driver, answer, index, NULL, "asked for its properties", error);
+  status = choose_code(driver, search, out, error);
+  if (status != WEFT_OK) return status;
+  if (facts->prohibited)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "backend 'cuda': card %u %.64s is in the compute mode that lets no program in: run nvidia-smi -c "
+                     "DEFAULT as root, or name another card (--devices)",
+                     index, facts->name);
+  answer = driver->enter(driver->self, index);
+  if (answer != CARD_YES) return refuse_card(driver, answer, index, facts, "choosing it", error);
+  answer = driver->memory(driver->self, &out->free_bytes, &out->all_bytes);
+  if (answer != CARD_YES) return refuse_card(driver, answer, index, facts, "asked for its memory", error);
+  return WEFT_OK;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* Cards by a fake driver: which one an opening gets, and the line where there is none: hidden, busy, gone, a slice, older
+ * than the kernels, a driver older than the module. And whatever fails, at whatever call: a config that names no
+ * backend gets the cpu, with that line as a warning in the log and as the reason of the choice. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "kernels/card_find.h"
+#include "kernels/device_internal.h"
+
+typedef struct fake_driver {
+  card_driver calls;
+  uint32_t cuda, n_cards, n_calls,
+      fail_call; /* fail_call: the number of the call that fails, and all later ones; 0: none */
+  card_answer fails_as;
+  card_facts card[3];
+  bool entered;
+} fake_driver;
+
+static card_answer next_call(void *self) {
+  fake_driver *f = self;
+  f->n_calls += 1;
+  return f->fail_call != 0 && f->n_calls >= f->fail_call ? f->fails_as : CARD_YES;
+}
+
+static card_answer fake_version(void *self, uint32_t *cuda) {
+  *cuda = ((fake_driver *)self)->cuda; /* known even where nothing else is */
+  return CARD_YES;
+}
+
+static card_answer fake_count(void *self, uint32_t *n) {
+  card_answer answer = next_call(self);
+  *n = answer == CARD_YES ? ((fake_driver *)self)->n_cards : 0;
+  return answer;
+}
+
+static card_answer fake_describe(void *self, uint32_t index, card_facts *out) {
+  card_answer answer = next_call(self);
+  if (answer == CARD_YES) *out = ((fake_driver *)self)->card[index];
+  return answer;
+}
+
+static card_answer fake_enter(void *self, uint32_t index) {
+  (void)index;
+  ((fake_driver *)self)->entered = true;
+  return next_call(self);
+}
+
+static card_answer fake_memory(void *self, uint64_t *free_bytes, uint64_t *all_bytes) {
+  *free_bytes = 7, *all_bytes = 8;
+  return next_call(self);
+}
+
+static const char *fake_why(void *self) {
+  (void)self;
+  return "in the driver's words";
+}
+
+static fake_driver make_driver(void) {
+  return (fake_driver){.calls = {.version = fake_version,
+                                 .count = fake_count,
+                                 .describe = fake_describe,
+                                 .enter = fake_enter,
+                                 .memory = fake_memory,
+                                 .why = fake_why},
+                       .cuda = 13000,
+                       .n_cards = 3,
+                       .fails_as = CARD_NO_ANSWER,
+                       .card = {{.name = "NVIDIA A100", .capability = 80},
+                                {.name = "NVIDIA GeForce RTX 5060 Ti", .capability = 120},
+                                {.name = "NVIDIA GeForce RTX 2080", .capability = 75}}};
+}
+
+static const char module[] = "libweft-cuda-portable.so";
+
+static weft_status find(fake_driver *f, uint32_t index, const char *architectures, card_found *out, weft_error *line) {
+  const card_search search = {index, NULL, module, architectures, 13000};
+  f->calls.self = f;
+  line->text[0] = 0;
+  weft_status status = card_find(&f->calls, &search, out, line);
+  assert_null(strchr(line->text, '\n'));
+  return status;
+}
+
+static void refused(fake_driver f, uint32_t index, const char *architectures, weft_status status, const char *line) {
+  card_found found;
+  weft_error error;
+  assert_int_equal(find(&f, index, architectures, &found, &error), status);
+  if (strcmp(error.text, line) != 0) fail_msg("the line is: %s", error.text);
+  if (status == WEFT_E_UNSUPPORTED && f.fails_as != CARD_BUSY) assert_false(f.entered); /* nothing was begun on it */
+}
+
+static void each_generation_gets_its_card(void **state) {
+  card_found found;
+  weft_error line;
+  fake_driver f = make_driver();
+  (void)state;
+  assert_int_equal(find(&f, 0, "80-virtual,120-real", &found, &line), WEFT_OK);
+  assert_true(found.compiles_ptx && found.set == CARD_SET_PORTABLE && found.free_bytes == 7 && found.all_bytes == 8);
+  assert_string_equal(found.facts.name, "NVIDIA A100");
+  assert_int_equal(find(&f, 1, "80-virtual,120-real", &found, &line), WEFT_OK);
+  assert_false(found.compiles_ptx);
+  assert_int_equal(found.facts.capability, 120);
+  f.cuda = 0; /* it does not say: the code loads, or the driver says why not */
+  assert_int_equal(find(&f, 0, "80-virtual", &found, &line), WEFT_OK);
+}
+
+static void what_is_hidden_or_not_there(void **state) {
+  fake_driver none = make_driver(), hidden, one, slice, gone = make_driver();
+  (void)state;
+  none.n_cards = 0;
+  hidden = none;
+  refused(none, 0, "80", WEFT_E_UNSUPPORTED,
+          "backend 'cuda': no usable NVIDIA card: none was found; nvidia-smi -L lists cards");
+  none.fail_call = 1, none.fails_as = CARD_NONE;
+  refused(none, 0, "80", WEFT_E_UNSUPPORTED,
+          "backend 'cuda': no usable NVIDIA card: in the driver's words; nvidia-smi -L lists cards");
+  static const char *const odd[] = {"", "-1", "GPU-0", "0,0"};
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+    char line[512];
+    hidden.calls.visible = odd[i];
+    (void)snprintf(
+        line, sizeof line,
+        "backend 'cuda': CUDA_VISIBLE_DEVICES is '%s', which leaves no card (none was found): unset it, name "
+        "cards that nvidia-smi -L lists, or use --backend cpu",
+        odd[i]);
+    refused(hidden, 0, "80", WEFT_E_UNSUPPORTED, line);
+  }
+  one = make_driver();
+  one.n_cards = 1, one.calls.visible = "GPU-5a";
+  refused(
+      one, 1, "80", WEFT_E_UNSUPPORTED,
+      "backend 'cuda': there is no card 1; the last one is 0; CUDA_VISIBLE_DEVICES is 'GPU-5a', and cards are counted "
+      "among those that it names");
+  slice = one;
+  slice.calls.visible = NULL;
+  (void)snprintf(slice.card[0].name, sizeof slice.card[0].name, "NVIDIA A100-SXM4-80GB MIG 1g.10gb");
+  refused(slice, 1, "80", WEFT_E_UNSUPPORTED,
+          "backend 'cuda': there is no card 1; the last one is 0; of slices of cards (MIG) a program sees one");
+  gone.fail_call = 1;
+  refused(gone, 0, "80", WEFT_E_UNSUPPORTED,
+          "backend 'cuda': no usable NVIDIA card: in the driver's words; nvidia-smi -L lists cards");
+}
+
+static void what_is_too_old(void **state) {
+  fake_driver f = make_driver();
+  (void)state;
+  refused(f, 2, "80-virtual", WEFT_E_UNSUPPORTED,
+          "backend 'cuda': there are no kernels for NVIDIA GeForce RTX 2080 (sm_75); there is hopper (sm_90), portable "
+          "(sm_80 and later): use --backend cpu");
+  refused(f, 0, "120-real", WEFT_E_UNSUPPORTED,
+          "backend 'cuda': libweft-cuda-portable.so was built for the architectures 120-real, which have no code for "
+          "NVIDIA A100 (sm_80): build it with -DWEFT_CUDA_ARCHITECTURES=80-real, or use --backend cpu");
+  f.cuda = 12080;
+  static const char old[] =
+      "backend 'cuda': the NVIDIA driver is of CUDA 12.8, and libweft-cuda-portable.so needs one of CUDA 13.0 or "
+      "later: "
+      "update the driver, build with the toolkit of CUDA 12.8, or use --backend cpu";
+  refused(f, 0, "80-real", WEFT_E_UNSUPPORTED, old);
+  f.fail_call = 1, f.fails_as = CARD_OLD_DRIVER; /* the toolkit's library says so before any card is seen */
+  refused(f, 0, "80-real", WEFT_E_UNSUPPORTED, old);
+}
+
+static void what_is_taken_or_gone(void **state) {
+  fake_driver f = make_driver();
+  (void)state;
+  f.card[0].prohibited = true;
+  refused(
+      f, 0, "80", WEFT_E_UNSUPPORTED,
+      "backend 'cuda': card 0 NVIDIA A100 is in the compute mode that lets no program in: run nvidia-smi -c DEFAULT as "
+      "root, or name another card (--devices)");
+  f.card[0].prohibited = false;
+  f.fail_call = 3, f.fails_as = CARD_BUSY;
+  refused(
+      f, 0, "80", WEFT_E_UNSUPPORTED,
+      "backend 'cuda': card 0 NVIDIA A100 is busy (in the driver's words): another program has it for itself, or its "
+      "mode lets none in: end that program, run nvidia-smi -c DEFAULT as root, or name another card (--devices)");
+  static const char *const at[] = {"asked for its properties", "choosing it", "asked for its memory"};
+  f.fails_as = CARD_NO_ANSWER;
+  for (uint32_t i = 0; i < 3; i++) {
+    char line[512];
+    f.fail_call = 2 + i;
+    (void)snprintf(line, sizeof line,
+                   "backend 'cuda': card 0%s did not answer (%s: in the driver's words): look at nvidia-smi and at the "
+                   "kernel's log (NVRM, Xid), name another card (--devices), or use --backend cpu",
+                   i == 0 ? "" : " NVIDIA A100", at[i]);
+    refused(f, 0, "80", WEFT_E_DEVICE, line);
+  }
+}
+
+/* ---- the cpu takes over, and never in silence ---- */
+
+static fake_driver driver;
+static weft_status behind; /* what happens to a card that was found: memory, kernels that do not load */
+
+static bool has_driver(void) {
+  return true;
+}
+
+static weft_status open_card(const weft_device_config *config, weft_device **out, weft_error *error) {
+  card_found found;
+  weft_device_config as_ref = *config;
+  weft_status status = find(&driver, config->index, "80", &found, error);
+  if (status == WEFT_OK && behind != WEFT_OK) status = weft_fail(error, behind, "backend 'cuda': card 0 is full");
+  as_ref.backend = "ref"; /* stands for a card */
+  return status == WEFT_OK ? weft_device_open(&as_ref, out, error) : status;
+}
+
+static weft_status open_cpu(const weft_device_config *config, weft_device **out, weft_error *error) {
+  weft_device_config cpu = *config;
+  cpu.backend = "cpu";
+  return weft_device_open(&cpu, out, error);
+}
+
+/* What the log says while a config without a backend is opened. */
+static weft_device *open_best(char *said, size_t n, weft_error *why) {
+  static const device_openers openers = {has_driver, open_card, open_cpu};
+  weft_device_config config = {.n_threads = 1};
+  weft_device *device = NULL;
+  int kept = dup(STDERR_FILENO), file = memfd_create("log", MFD_CLOEXEC);
+  assert_true(kept >= 0 && file >= 0 && dup2(file, STDERR_FILENO) >= 0);
+  weft_status status = device_open_best(&openers, &config, &device, why);
+  assert_true(dup2(kept, STDERR_FILENO) >= 0);
+  ssize_t n_said = pread(file, said, n - 1, 0);
+  said[n_said < 0 ? 0 : n_said] = 0;
+  assert_int_equal(close(kept) + close(file), 0);
+  assert_int_equal(status, WEFT_OK);
+  return device;
+}
+
+static void the_cpu_takes_over_with_a_line(void **state) {
+  static const card_answer answers[] = {CARD_NONE, CARD_OLD_DRIVER, CARD_BUSY, CARD_NO_ANSWER};
+  char said[2048];
+  weft_error why;
+  (void)state;
+  enum { CALLS = 4 }; /* count, describe, enter, memory; then what is behind */
+  for (uint32_t call = 1; call <= CALLS + 2; call++) {
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+      driver = make_driver();
+      driver.fail_call = call, driver.fails_as = answers[i];
+      behind = call == CALLS + 1 ? WEFT_E_NO_MEMORY : WEFT_OK;
+      weft_device *device = open_best(said, sizeof said, &why);
+      bool serves = call == CALLS + 2;
+      assert_string_equal(weft_device_get_info(device)->backend, serves ? "ref" : "cpu");
+      assert_true(why.text[0] != 0);
+      if (serves) {
+        assert_string_equal(said, "");
+      } else {
+        assert_non_null(strstr(said, why.text));
+        assert_non_null(strstr(said, "warning: "));
+        assert_non_null(strstr(said, "; using the cpu"));
+        assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1); /* one line */
+      }
+      weft_device_close(device);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_generation_gets_its_card),
+      cmocka_unit_test(what_is_hidden_or_not_there),
+      cmocka_unit_test(what_is_too_old),
+      cmocka_unit_test(what_is_taken_or_gone),
+      cmocka_unit_test(the_cpu_takes_over_with_a_line),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
