@@ -72,6 +72,11 @@ static weft_status choose_code(const card_driver *driver, const card_search *sea
   return card_check_driver(search->module, cuda, search->toolkit, !out->compiles_ptx, error);
 }
 
+uint64_t card_free_bytes(bool one_memory, uint64_t driver_says, uint64_t host_says, uint64_t all_bytes) {
+  if (host_says > all_bytes) host_says = all_bytes;
+  return one_memory && host_says > driver_says ? host_says : driver_says;
+}
+
 weft_status card_find(const card_driver *driver, const card_search *search, card_found *out, weft_error *error) {
   uint32_t n = 0, index = search->index;
   *out = (card_found){.set = 0};
@@ -92,5 +97,7 @@ weft_status card_find(const card_driver *driver, const card_search *search, card
   if (answer != CARD_YES) return refuse_card(driver, answer, index, facts, "choosing it", error);
   answer = driver->memory(driver->self, &out->free_bytes, &out->all_bytes);
   if (answer != CARD_YES) return refuse_card(driver, answer, index, facts, "asked for its memory", error);
+  uint64_t host_free = facts->one_memory ? driver->host_free(driver->self) : 0;
+  out->free_bytes = card_free_bytes(facts->one_memory, out->free_bytes, host_free, out->all_bytes);
   return WEFT_OK;
 }

@@ -38,8 +38,9 @@ typedef struct card_driver {
   card_answer (*describe)(void *self, uint32_t index, card_facts *out); /* makes no context */
   card_answer (*enter)(void *self, uint32_t index);                     /* makes one */
   card_answer (*memory)(void *self, uint64_t *free_bytes, uint64_t *all_bytes);
-  const char *(*why)(void *self); /* in the driver's words, of the last answer that was not CARD_YES */
-  const char *visible;            /* CUDA_VISIBLE_DEVICES; NULL: not set */
+  uint64_t (*host_free)(void *self); /* that a process of the host may take; 0: not told */
+  const char *(*why)(void *self);    /* in the driver's words, of the last answer that was not CARD_YES */
+  const char *visible;               /* CUDA_VISIBLE_DEVICES; NULL: not set */
 } card_driver;
 
 typedef struct card_search {
@@ -58,6 +59,10 @@ typedef struct card_found {
 
 /* UNSUPPORTED: another card, module, driver or setting would do. DEVICE: the card failed while it was looked at. */
 weft_status card_find(const card_driver *driver, const card_search *search, card_found *out, weft_error *error);
+
+/* What may be taken of a card's memory. Where it is the host's (GB10) a driver counts files that the system keeps in
+ * memory as taken, though they make room for whoever wants it: then what the host says counts, if it is more. */
+uint64_t card_free_bytes(bool one_memory, uint64_t driver_says, uint64_t host_says, uint64_t all_bytes);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/memory_room.h"
 #include "kernels/card_find.h"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/latent/latent.h"
@@ -47,10 +48,19 @@ static void device_enter_card(weft_device *device) {
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
+/* Of which the memory is the host's, a bit for each card (--devices counts to 63). */
+static uint64_t cards_of_one_memory;
+
+static bool has_one_memory(int card) {
+  return (__atomic_load_n(&cards_of_one_memory, __ATOMIC_RELAXED) >> card & 1u) != 0;
+}
+
 static uint64_t device_memory_left(weft_device *device) {
   cuda_device *d = cuda_of(device);
-  size_t free_bytes = 0, all_bytes = 0;
-  if (d->lost || cuda_judge(d, cudaMemGetInfo(&free_bytes, &all_bytes), "asking for free memory") != WEFT_OK) return 0;
+  size_t driver_says = 0, all_bytes = 0;
+  if (d->lost || cuda_judge(d, cudaMemGetInfo(&driver_says, &all_bytes), "asking for free memory") != WEFT_OK) return 0;
+  bool one = has_one_memory(d->card);
+  uint64_t free_bytes = card_free_bytes(one, driver_says, one ? weft_memory_available() : 0, all_bytes);
   return free_bytes > CUDA_KEPT_BYTES ? free_bytes - CUDA_KEPT_BYTES : 0;
 }
 
@@ -582,6 +592,10 @@ static card_answer driver_memory(void *self, uint64_t *free_bytes, uint64_t *all
   return answer_of(self, error);
 }
 
+static uint64_t host_free(void *) {
+  return weft_memory_available();
+}
+
 static void take_facts(cuda_device *d, const card_found *found, const char *isa) {
   const card_facts *facts = &found->facts;
   weft_device_info *info = &d->base.info;
@@ -602,8 +616,9 @@ static void take_facts(cuda_device *d, const card_found *found, const char *isa)
 static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, weft_error *error) {
   cudaError_t last = cudaSuccess;
   /* The variable is no option: it is the driver's, and only what it hides is told. */
-  const card_driver driver = {&last,        driver_version, driver_count, driver_describe,
-                              driver_enter, driver_memory,  driver_why,   getenv("CUDA_VISIBLE_DEVICES")};
+  const card_driver driver = {&last,           driver_version, driver_count,
+                              driver_describe, driver_enter,   driver_memory,
+                              host_free,       driver_why,     getenv("CUDA_VISIBLE_DEVICES")};
   const card_search search = {index, isa, cuda_sets[0].card->module, WEFT_CUDA_ARCHITECTURES, CUDART_VERSION};
   card_found found;
   weft_status status = card_find(&driver, &search, &found, error);
@@ -612,6 +627,7 @@ static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, we
   d->base.info.index = index;
   device_enter_card(&d->base);
   take_facts(d, &found, isa);
+  if (found.facts.one_memory) (void)__atomic_fetch_or(&cards_of_one_memory, 1ull << index, __ATOMIC_RELAXED);
   if (found.compiles_ptx)
     weft_log(WEFT_LOG_INFO,
              "cuda: card %d: %s has PTX for %s (sm_%u): the driver compiles each kernel when it is first used, and "

@@ -22,6 +22,7 @@ typedef struct fake_driver {
       fail_call; /* fail_call: the number of the call that fails, and all later ones; 0: none */
   card_answer fails_as;
   card_facts card[3];
+  uint64_t host_free;
   bool entered;
 } fake_driver;
 
@@ -55,8 +56,12 @@ static card_answer fake_enter(void *self, uint32_t index) {
 }
 
 static card_answer fake_memory(void *self, uint64_t *free_bytes, uint64_t *all_bytes) {
-  *free_bytes = 7, *all_bytes = 8;
+  *free_bytes = 700, *all_bytes = 800;
   return next_call(self);
+}
+
+static uint64_t fake_host_free(void *self) {
+  return ((fake_driver *)self)->host_free;
 }
 
 static const char *fake_why(void *self) {
@@ -70,6 +75,7 @@ static fake_driver make_driver(void) {
                                  .describe = fake_describe,
                                  .enter = fake_enter,
                                  .memory = fake_memory,
+                                 .host_free = fake_host_free,
                                  .why = fake_why},
                        .cuda = 13000,
                        .n_cards = 3,
@@ -104,13 +110,33 @@ static void each_generation_gets_its_card(void **state) {
   fake_driver f = make_driver();
   (void)state;
   assert_int_equal(find(&f, 0, "80-virtual,120-real", &found, &line), WEFT_OK);
-  assert_true(found.compiles_ptx && found.set == CARD_SET_PORTABLE && found.free_bytes == 7 && found.all_bytes == 8);
+  assert_true(found.compiles_ptx && found.set == CARD_SET_PORTABLE && found.free_bytes == 700 &&
+              found.all_bytes == 800);
   assert_string_equal(found.facts.name, "NVIDIA A100");
   assert_int_equal(find(&f, 1, "80-virtual,120-real", &found, &line), WEFT_OK);
   assert_false(found.compiles_ptx);
   assert_int_equal(found.facts.capability, 120);
   f.cuda = 0; /* it does not say: the code loads, or the driver says why not */
   assert_int_equal(find(&f, 0, "80-virtual", &found, &line), WEFT_OK);
+}
+
+/* A card whose memory is the host's: what the system would give up counts as free, and no more than there is. */
+static void one_memory_is_counted_once(void **state) {
+  static const struct {
+    bool one;
+    uint64_t host, free;
+  } table[] = {{false, 790, 700}, {true, 790, 790}, {true, 4000, 800}, {true, 100, 700}, {true, 0, 700}};
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    card_found found;
+    weft_error line;
+    fake_driver f = make_driver();
+    f.card[0].one_memory = table[i].one;
+    f.host_free = table[i].host;
+    assert_int_equal(find(&f, 0, "80", &found, &line), WEFT_OK);
+    assert_int_equal(found.free_bytes, table[i].free);
+    assert_int_equal(found.all_bytes, 800);
+  }
 }
 
 static void what_is_hidden_or_not_there(void **state) {
@@ -266,11 +292,9 @@ static void the_cpu_takes_over_with_a_line(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_generation_gets_its_card),
-      cmocka_unit_test(what_is_hidden_or_not_there),
-      cmocka_unit_test(what_is_too_old),
-      cmocka_unit_test(what_is_taken_or_gone),
-      cmocka_unit_test(the_cpu_takes_over_with_a_line),
+      cmocka_unit_test(each_generation_gets_its_card), cmocka_unit_test(one_memory_is_counted_once),
+      cmocka_unit_test(what_is_hidden_or_not_there),   cmocka_unit_test(what_is_too_old),
+      cmocka_unit_test(what_is_taken_or_gone),         cmocka_unit_test(the_cpu_takes_over_with_a_line),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
