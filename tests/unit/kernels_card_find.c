@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Cards by a fake driver: which one an opening gets, and the line where there is none: hidden, busy, gone, a slice, older
- * than the kernels, a driver older than the module. And whatever fails, at whatever call: a config that names no
+/* Cards by a fake driver: which one an opening gets, and the line where there is none: hidden, busy, gone, a slice,
+ * older than the kernels, a driver older than the module. And whatever fails, at whatever call: a config that names no
  * backend gets the cpu, with that line as a warning in the log and as the reason of the choice. */
 #include <setjmp.h>
 #include <stdarg.h>
