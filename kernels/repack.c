@@ -38,6 +38,13 @@ typedef struct super_block {
   uint8_t code[SUPER];
 } super_block;
 
+/* Codes of three bits as they are held: of each 32 numbers the lower two bits of numbers i, 8 + i, 16 + i and 24 + i in
+ * byte i, and the third bits. */
+typedef struct three_bit_codes {
+  uint64_t low[SUPER / 32];
+  uint32_t high[SUPER / 32];
+} three_bit_codes;
+
 static void write_head(const super_block *b, uint8_t *held) {
   memcpy(held, &b->d, 4);
   memcpy(held + 4, b->scale, N_SCALES);
@@ -65,9 +72,24 @@ static void write_s3(const super_block *b, uint8_t *held) {
   }
 }
 
-/* Makes codes of the eight magnitudes of a codebook's entry and their signs: bit i of `signs` means minus. */
-static void put_eight(uint32_t entry, uint32_t signs, uint8_t *code) {
-  for (uint32_t i = 0; i < 8; i++) code[i] = (uint8_t)((entry >> (2 * i) & 3u) | (signs >> i & 1u) << 2);
+static void write_three_bits(const super_block *b, const three_bit_codes *codes, uint8_t *held) {
+  write_head(b, held);
+  memcpy(held + 4 + N_SCALES, codes->low, sizeof codes->low);
+  memcpy(held + 4 + N_SCALES + sizeof codes->low, codes->high, sizeof codes->high);
+}
+
+/* Eight numbers of two bits, each in a byte. */
+static uint64_t spread_pairs(uint64_t entry) {
+  entry = (entry | entry << 24) & 0x000000FF000000FFull;
+  entry = (entry | entry << 12) & 0x000F000F000F000Full;
+  return (entry | entry << 6) & 0x0303030303030303ull;
+}
+
+/* The codes of numbers 8 l .. 8 l + 7: the magnitudes of a codebook's entry and their signs; bit i of `signs` means
+ * minus. */
+static void put_eight(three_bit_codes *codes, uint32_t l, uint32_t entry, uint32_t signs) {
+  codes->low[l / 4] |= spread_pairs(entry & 0xFFFFu) << (2 * (l % 4));
+  codes->high[l / 4] |= signs << (8 * (l % 4));
 }
 
 static void put_four(uint32_t entry, uint32_t signs, uint8_t *code) {
@@ -108,38 +130,41 @@ static void repack_q3_k(const uint8_t *b, uint8_t *held) {
 
 static void repack_iq2_xxs(const uint8_t *b, uint8_t *held) {
   super_block s;
+  three_bit_codes codes = {{0}, {0}};
   s.d = weft_f16_to_f32((uint16_t)read_16(b)) * 0.125f;
   for (uint32_t j = 0; j < 8; j++) {
     const uint8_t *group = b + 2 + 8 * j;
     uint32_t rest = read_32(group + 4);
     s.scale[2 * j] = s.scale[2 * j + 1] = odd_scale(rest >> 28);
     for (uint32_t l = 0; l < 4; l++) {
-      put_eight(codebook_iq2_xxs[group[l]], eight_signs(rest >> (7 * l)), s.code + 32 * j + 8 * l);
+      put_eight(&codes, 4 * j + l, codebook_iq2_xxs[group[l]], eight_signs(rest >> (7 * l)));
     }
   }
-  write_s3(&s, held);
+  write_three_bits(&s, &codes, held);
 }
 
 static void repack_iq2_xs(const uint8_t *b, uint8_t *held) {
   super_block s;
+  three_bit_codes codes = {{0}, {0}};
   s.d = weft_f16_to_f32((uint16_t)read_16(b)) * 0.125f;
   read_odd_scales(b + 66, &s);
   for (uint32_t l = 0; l < 32; l++) {
     uint32_t word = read_16(b + 2 + 2 * l);
-    put_eight(codebook_iq2_xs[word & 511u], eight_signs(word >> 9), s.code + 8 * l);
+    put_eight(&codes, l, codebook_iq2_xs[word & 511u], eight_signs(word >> 9));
   }
-  write_s3(&s, held);
+  write_three_bits(&s, &codes, held);
 }
 
 static void repack_iq2_s(const uint8_t *b, uint8_t *held) {
   super_block s;
+  three_bit_codes codes = {{0}, {0}};
   s.d = weft_f16_to_f32((uint16_t)read_16(b)) * 0.125f;
   read_odd_scales(b + 74, &s);
   for (uint32_t l = 0; l < 32; l++) {
     uint32_t high = (uint32_t)b[66 + l / 4] >> (l % 4 * 2) & 3u;
-    put_eight(codebook_iq2_s[b[2 + l] | high << 8], b[34 + l], s.code + 8 * l);
+    put_eight(&codes, l, codebook_iq2_s[b[2 + l] | high << 8], b[34 + l]);
   }
-  write_s3(&s, held);
+  write_three_bits(&s, &codes, held);
 }
 
 static void repack_iq3_xxs(const uint8_t *b, uint8_t *held) {
@@ -173,20 +198,22 @@ static void repack_iq3_s(const uint8_t *b, uint8_t *held) {
 
 static void repack_iq1_s(const uint8_t *b, uint8_t *held) {
   super_block s;
+  three_bit_codes codes = {{0}, {0}};
   s.d = weft_f16_to_f32((uint16_t)read_16(b)) * 0.125f;
   for (uint32_t j = 0; j < 8; j++) {
     uint32_t high = read_16(b + 34 + 2 * j);
     s.scale[2 * j] = s.scale[2 * j + 1] = odd_scale(high >> 12 & 7u);
     uint32_t minus = (high >> 15) * 0xFFu;
     for (uint32_t l = 0; l < 4; l++) {
-      put_eight(codebook_iq1_s[b[2 + 4 * j + l] | (high >> (3 * l) & 7u) << 8], minus, s.code + 32 * j + 8 * l);
+      put_eight(&codes, 4 * j + l, codebook_iq1_s[b[2 + 4 * j + l] | (high >> (3 * l) & 7u) << 8], minus);
     }
   }
-  write_s3(&s, held);
+  write_three_bits(&s, &codes, held);
 }
 
 static void repack_iq1_m(const uint8_t *b, uint8_t *held) {
   super_block s;
+  three_bit_codes codes = {{0}, {0}};
   uint32_t d = 0;
   for (uint32_t j = 0; j < 4; j++) {
     uint32_t word = read_16(b + 48 + 2 * j);
@@ -196,9 +223,9 @@ static void repack_iq1_m(const uint8_t *b, uint8_t *held) {
   s.d = weft_f16_to_f32((uint16_t)d) * 0.125f;
   for (uint32_t l = 0; l < 32; l++) {
     uint32_t high = (uint32_t)b[32 + l / 2] >> (l % 2 * 4);
-    put_eight(codebook_iq1_s[b[l] | (high & 7u) << 8], (high >> 3 & 1u) * 0xFFu, s.code + 8 * l);
+    put_eight(&codes, l, codebook_iq1_s[b[l] | (high & 7u) << 8], (high >> 3 & 1u) * 0xFFu);
   }
-  write_s3(&s, held);
+  write_three_bits(&s, &codes, held);
 }
 
 static void repack_iq4_xs(const uint8_t *b, uint8_t *held) {
