@@ -72,6 +72,25 @@ static weft_status choose_code(const card_driver *driver, const card_search *sea
   return card_check_driver(search->module, cuda, search->toolkit, !out->compiles_ptx, error);
 }
 
+void card_tell_compiles(const card_search *search, const card_found *found, const card_cache *cache, char *out,
+                        size_t n) {
+  uint32_t capability = found->facts.capability;
+  bool keeps = cache->disabled == NULL || strcmp(cache->disabled, "1") != 0;
+  int at = snprintf(out, n,
+                    "cuda: card %u: %s has PTX for %s (sm_%u): the driver compiles each kernel when it is first used, "
+                    "so first answers are late",
+                    search->index, search->module, found->facts.name, capability);
+  if (at < 0 || (size_t)at >= n) return;
+  if (keeps)
+    at += snprintf(out + at, n - (size_t)at, ", once: it keeps the code in %.200s",
+                   cache->path != NULL && cache->path[0] != 0 ? cache->path : "~/.nv/ComputeCache");
+  else
+    at += snprintf(out + at, n - (size_t)at, ", in every start, since CUDA_CACHE_DISABLE is 1");
+  if ((size_t)at < n)
+    (void)snprintf(out + at, n - (size_t)at, "; a build with -DWEFT_CUDA_ARCHITECTURES=%u-real has the code",
+                   capability);
+}
+
 uint64_t card_free_bytes(bool one_memory, uint64_t driver_says, uint64_t host_says, uint64_t all_bytes) {
   if (host_says > all_bytes) host_says = all_bytes;
   return one_memory && host_says > driver_says ? host_says : driver_says;

@@ -8,6 +8,8 @@
 #ifndef WEFT_KERNELS_CARD_FIND_H
 #define WEFT_KERNELS_CARD_FIND_H
 
+#include <stddef.h>
+
 #include "kernels/card_sets.h"
 
 #ifdef __cplusplus
@@ -59,6 +61,14 @@ typedef struct card_found {
 
 /* UNSUPPORTED: another card, module, driver or setting would do. DEVICE: the card failed while it was looked at. */
 weft_status card_find(const card_driver *driver, const card_search *search, card_found *out, weft_error *error);
+
+/* Where the driver keeps what it compiled, as the environment has it; NULL: not set. */
+typedef struct card_cache {
+  const char *disabled, *path; /* CUDA_CACHE_DISABLE, CUDA_CACHE_PATH */
+} card_cache;
+/* The line for a card whose code the driver compiles: that first answers are late, how often, and how to avoid it. */
+void card_tell_compiles(const card_search *search, const card_found *found, const card_cache *cache, char *out,
+                        size_t n);
 
 /* What may be taken of a card's memory. Where it is the host's (GB10) a driver counts files that the system keeps in
  * memory as taken, though they make room for whoever wants it: then what the host says counts, if it is more. */

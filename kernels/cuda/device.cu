@@ -615,7 +615,7 @@ static void take_facts(cuda_device *d, const card_found *found, const char *isa)
 
 static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, weft_error *error) {
   cudaError_t last = cudaSuccess;
-  /* The variable is no option: it is the driver's, and only what it hides is told. */
+  /* These variables are no options: the driver reads them, and what they do is only told. */
   const card_driver driver = {&last,           driver_version, driver_count,
                               driver_describe, driver_enter,   driver_memory,
                               host_free,       driver_why,     getenv("CUDA_VISIBLE_DEVICES")};
@@ -628,11 +628,12 @@ static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, we
   device_enter_card(&d->base);
   take_facts(d, &found, isa);
   if (found.facts.one_memory) (void)__atomic_fetch_or(&cards_of_one_memory, 1ull << index, __ATOMIC_RELAXED);
-  if (found.compiles_ptx)
-    weft_log(WEFT_LOG_INFO,
-             "cuda: card %d: %s has PTX for %s (sm_%u): the driver compiles each kernel when it is first used, and "
-             "keeps the code in its cache",
-             d->card, search.module, found.facts.name, found.facts.capability);
+  if (found.compiles_ptx) {
+    const card_cache cache = {getenv("CUDA_CACHE_DISABLE"), getenv("CUDA_CACHE_PATH")};
+    char line[512];
+    card_tell_compiles(&search, &found, &cache, line, sizeof line);
+    weft_log(WEFT_LOG_NOTICE, "%s", line);
+  }
   return WEFT_OK;
 }
 

@@ -695,6 +695,28 @@ static void test_layers_on_two_generations(void **state) {
   if (differs) assert_memory_not_equal(sum[0], sum[2], sizeof sum[0]);
 }
 
+static void call_it_a_card(void *self, weft_device *device) {
+  (void)self;
+  device->info.backend = "cuda";
+}
+
+/* Where the first device is a card that was chosen as the best there is, and the second is not there, no cpu takes its
+ * place: the start is refused. */
+static void test_second_card_is_not_there(void **state) {
+  weft_open_options options = demo("0,63");
+  weft_runtime *rt = NULL;
+  char error[512] = "";
+  (void)state;
+  options.backend = NULL;
+  if (cuda_has_driver()) return; /* its cards would open */
+  weft_device_on_open(call_it_a_card, NULL);
+  int opened = weft_open(&options, &rt, error, sizeof error);
+  weft_device_on_open(NULL, NULL);
+  assert_int_not_equal(opened, 0);
+  assert_non_null(strstr(error, "backend 'cuda': "));
+  assert_null(strchr(error, '\n'));
+}
+
 /* Kept prefixes name all cards that computed them. */
 static void test_identity_of_generations(void **state) {
   fake_card *card[2] = {fake_card_open(false), fake_card_open(false)};
@@ -733,6 +755,7 @@ int main(void) {
                                      cmocka_unit_test(test_kinds),
                                      cmocka_unit_test(test_generations),
                                      cmocka_unit_test(test_layers_on_two_generations),
+                                     cmocka_unit_test(test_second_card_is_not_there),
                                      cmocka_unit_test(test_identity_of_generations)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,31 @@ static void one_memory_is_counted_once(void **state) {
   }
 }
 
+static void what_is_compiled_is_said(void **state) {
+  static const card_search search = {1, NULL, module, "80-virtual", 13000};
+  static const struct {
+    card_cache cache;
+    const char *when;
+  } table[] = {{{NULL, NULL}, "once: it keeps the code in ~/.nv/ComputeCache"},
+               {{"0", ""}, "once: it keeps the code in ~/.nv/ComputeCache"},
+               {{NULL, "/var/cache/nv"}, "once: it keeps the code in /var/cache/nv"},
+               {{"1", "/var/cache/nv"}, "in every start, since CUDA_CACHE_DISABLE is 1"}};
+  const card_found found = {.facts = {.name = "NVIDIA L4", .capability = 89}};
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    char line[512], wanted[512];
+    card_tell_compiles(&search, &found, &table[i].cache, line, sizeof line);
+    (void)snprintf(
+        wanted, sizeof wanted,
+        "cuda: card 1: libweft-cuda-portable.so has PTX for NVIDIA L4 (sm_89): the driver compiles each kernel "
+        "when it is first used, so first answers are late, %s; a build with -DWEFT_CUDA_ARCHITECTURES=89-real "
+        "has the code",
+        table[i].when);
+    assert_string_equal(line, wanted);
+    for (size_t n = 1; n < sizeof line; n += 7) card_tell_compiles(&search, &found, &table[i].cache, line, n);
+  }
+}
+
 static void what_is_hidden_or_not_there(void **state) {
   fake_driver none = make_driver(), hidden, one, slice, gone = make_driver();
   (void)state;
@@ -292,9 +317,13 @@ static void the_cpu_takes_over_with_a_line(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_generation_gets_its_card), cmocka_unit_test(one_memory_is_counted_once),
-      cmocka_unit_test(what_is_hidden_or_not_there),   cmocka_unit_test(what_is_too_old),
-      cmocka_unit_test(what_is_taken_or_gone),         cmocka_unit_test(the_cpu_takes_over_with_a_line),
+      cmocka_unit_test(each_generation_gets_its_card),
+      cmocka_unit_test(one_memory_is_counted_once),
+      cmocka_unit_test(what_is_compiled_is_said),
+      cmocka_unit_test(what_is_hidden_or_not_there),
+      cmocka_unit_test(what_is_too_old),
+      cmocka_unit_test(what_is_taken_or_gone),
+      cmocka_unit_test(the_cpu_takes_over_with_a_line),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
