@@ -20,6 +20,9 @@ type has them; only products with matrices of its layers differ, not the router,
   e4m3_tensor     FP8 as vLLM's option makes it: one scale for a weight (one for matrices that it joins: q, k, v; gate, up) and one for all rows of a
                   call, which is one window here, found from what they hold
   e4m3_token      FP8 as checkpoints are published: a scale for each output of a weight and for each row
+and of files in MXFP4, whose weights both ways multiply as they are stored:
+  int8_rows       rows as integers with a scale for every 256 inputs
+  e4m3_mx         rows in e4m3 with a power of two for every 32 inputs, as mma with block scales reads them (compute capability 12.0)
 Beside them stands what the product itself loses on cpu (8 bits with a scale for 32 inputs), from `build/weft perplexity`.
 A loss is KL(f32 || products), over all scored tokens and over those of answers alone, which the demo was trained on. The file's own loss is KL(values before they were stored || file), both in f32. The demo is stored in Q8_0; for
 that type an original is drawn that would be stored as this file: each value moved by a uniform part of half a step either way.
@@ -54,6 +57,7 @@ from tokenizer import BOS, Tokenizer  # noqa: E402
 
 DEMO = os.path.join(ROOT, "model", "demo", "weft-demo.gguf")
 CONTEXT, WAYS = 256, ("int8_256", "int8_128", "int8_apart", "e4m3_tensor", "e4m3_token")
+ROWS_ALONE = ("int8_rows", "e4m3_mx")  # of MXFP4
 TYPES = "Q4_K,Q8_0,Q4_0,Q6_K,Q5_0,Q5_K,Q4_K_M"
 torch.set_num_threads(1)  # the model is small: threads would wait for one another
 EIGHT = {"Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K"}  # types that weft multiplies in 8 bits
@@ -119,6 +123,8 @@ class Products:
         self.way, self.types, self.apart, self.made, self.zeros = way, types, apart, {}, zeros or {}
 
     def is_exact(self, name):
+        if self.way in ROWS_ALONE:
+            return self.types[name] != "MXFP4"
         return self.way == "f32" or (self.way.startswith("int8") and self.types[name] not in EIGHT)
 
     def outliers(self, name):
@@ -129,7 +135,7 @@ class Products:
     def weight(self, names, weights, i):
         """Weight i of those that are joined. A stack of matrices has a scale for each of them."""
         name, w = names[i], weights[i]
-        if self.is_exact(name):
+        if self.is_exact(name) or self.way in ROWS_ALONE:
             return w
         if name in self.made:
             return self.made[name]
@@ -153,6 +159,10 @@ class Products:
             x = x.clone() if self.outliers(name) else x
             x[..., self.outliers(name)] = 0
             return to_int8(x, 128 if self.way == "int8_128" else 256, 127.0, False)
+        if self.way == "e4m3_mx":
+            parts = x.unflatten(-1, (-1, 32))
+            most = parts.abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
+            return to_e4m3(parts, torch.exp2(torch.ceil(torch.log2(most / E4M3_MOST)))).flatten(-2)  # none is cut
         most = x.abs().amax(-1, keepdim=True)
         if self.way == "e4m3_tensor" and window is None:
             most = most.amax(-2, keepdim=True)
@@ -435,12 +445,13 @@ def measure(case, windows, original, work):
     answers = answers_of(windows)
     for name, each in of.items():
         entry["losses"][name] = summary(each, answers)
+    judged = "int8_256" if "int8_256" in of else "e4m3_mx"
     if "e4m3_token" in of:
-        margins = {f"half_of_{peer}": of["int8_256"] - 0.5 * of[peer] for peer in ("e4m3_tensor", "e4m3_token")}
-        margins["file"] = of["int8_256"] - of["file"]
-        entry["int8_256_less"] = {name: summary(each, answers) for name, each in margins.items()}
-        entry["passes"] = {name: each["mean_interval"][1] <= 0 for name, each in entry["int8_256_less"].items()}
-        entry["passes_in_answers"] = {name: each["answers_interval"][1] <= 0 for name, each in entry["int8_256_less"].items()}
+        margins = {f"half_of_{peer}": of[judged] - 0.5 * of[peer] for peer in ("e4m3_tensor", "e4m3_token")}
+        margins["file"] = of[judged] - of["file"]
+        entry[f"{judged}_less"] = {name: summary(each, answers) for name, each in margins.items()}
+        entry["passes"] = {name: each["mean_interval"][1] <= 0 for name, each in entry[f"{judged}_less"].items()}
+        entry["passes_in_answers"] = {name: each["answers_interval"][1] <= 0 for name, each in entry[f"{judged}_less"].items()}
     line = " ".join(f"{name} {each['mean']:.5f} ({each['answers']:.5f})" for name, each in entry["losses"].items())
     print(f"{case['type']:7s} x{case['factor']:<6g} {case.get('layers') or case.get('planted') or 'all'} spread {entry['norm_spread']:9.3f}  {line}  {entry.get('passes')} {entry.get('passes_in_answers')}", flush=True)
     if "checked" in entry:
@@ -491,7 +502,7 @@ def main():
         original = predict(demo, windows, Products("f32", types, {}))
         for factor in [1.0, *map(float, filter(None, a.factors.split(",")))]:
             for kind in (a.types if factor == 1 else a.planted).split(","):
-                case = dict(type=kind, factor=factor, ways=[w for w in WAYS if w != ("int8_128" if factor > 1 else "int8_apart")])
+                case = dict(type=kind, factor=factor, ways=[*ROWS_ALONE, "e4m3_tensor", "e4m3_token"] if kind == "MXFP4" else [w for w in WAYS if w != ("int8_128" if factor > 1 else "int8_apart")])
                 if a.c and kind == "Q8_0" and factor == 1:
                     case["checked"] = a.c
                 add("cases", case)
