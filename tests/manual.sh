@@ -15,6 +15,14 @@ bad() { failed=$((failed + 1)); echo "failed: $*"; }
 holds() { # FILE WORDS: a line of the file has the words
   if grep -qE -- "$2" "$1"; then ok; else bad "${1#"$dir"/}: no $2"; fi
 }
+# has FILE: it has each line of standard input somewhere, as it stands; one search for all of them
+has() {
+  local word
+  cat >"$dir/words"
+  awk 'NR == FNR { words[$0]; next } { text = text "\n" $0 } END { for (word in words) if (!index(text, word)) print word }' "$dir/words" "$1" >"$dir/missing"
+  passed=$((passed + $(wc -l <"$dir/words") - $(wc -l <"$dir/missing")))
+  while IFS= read -r word; do bad "${1#"$dir"/}: no $word"; done <"$dir/missing"
+}
 
 "$weft" help --write "$dir/share" || bad 'help --write'
 "$weft" help --write "$dir/again" && diff -r "$dir/share" "$dir/again" >"$dir/out" && ok || bad "two writes differ: $(head -3 "$dir/out")"
@@ -28,24 +36,23 @@ for command in "${commands[@]}"; do
   page=$dir/share/man/man1/weft-$command.1
   holds "$dir/share/man/man1/weft.1" "^.fBweft ${command//-/\\\\-}\\\\fR\$"
   holds "$fish_file" "__fish_use_subcommand -a $command "
-  sed -n "/^    $command)\$/,/^      ;;\$/p" "$bash_file" >"$dir/bash"
-  sed -n "/^    $command)\$/,/^      ;;\$/p" "$zsh_file" >"$dir/zsh"
+  sed -n "/^    $command)\$/,/^      ;;\$/{ s/'/ /g; p }" "$bash_file" >"$dir/bash"
+  sed -n "/^    $command)\$/,/^      ;;\$/{ s/=/[/g; p }" "$zsh_file" >"$dir/zsh"
   grep "from $command'" "$fish_file" >"$dir/fish"
   mapfile -t options < <("$weft" "$command" --help | sed -nE 's/^  (-.,|   ) --([a-z0-9-]+).*/\2/p')
   [ ${#options[@]} -ge 4 ] && ok || bad "$command --help: ${#options[@]} options"
-  for option in "${options[@]}"; do
-    holds "$page" "fB\\\\-\\\\-${option//-/\\\\-}\\\\fR"
-    holds "$dir/bash" " --$option( |')"
-    holds "$dir/zsh" "--$option[=[]"
-    holds "$dir/fish" " -l $option "
-  done
+  has "$page" < <(printf 'fB\\-\\-%s\\fR\n' "${options[@]//-/\\-}")
+  has "$dir/bash" < <(printf ' --%s \n' "${options[@]}")
+  has "$dir/zsh" < <(printf -- '--%s[\n' "${options[@]}")
+  has "$dir/fish" < <(printf -- ' -l %s \n' "${options[@]}")
 done
 
 # All but what makes no sense in a file; what is commented out is taken as it stands, and numbers are the defaults.
-for option in $("$weft" serve --help | sed -nE 's/^  (-.,|   ) --([a-z0-9-]+).*/\2/p' | grep -vxE 'help|version|config'); do
-  holds "$conf" "^#$option = "
-  holds "$dir/share/man/man5/weft.conf.5" "^.fB${option//-/\\\\-}.fR = "
-done
+mapfile -t options < <("$weft" serve --help | sed -nE 's/^  (-.,|   ) --([a-z0-9-]+).*/\2/p' | grep -vxE 'help|version|config')
+sed 's/^/</' "$conf" >"$dir/conf"
+has "$dir/conf" < <(printf '<#%s = \n' "${options[@]}")
+sed 's/^/</' "$dir/share/man/man5/weft.conf.5" >"$dir/conf.5"
+has "$dir/conf.5" < <(printf '<\\fB%s\\fR = \n' "${options[@]//-/\\-}")
 sed -nE 's/^#([a-z0-9-]+ = [0-9.]+)$/\1/p' "$conf" >"$dir/numbers.conf"
 [ "$(wc -l <"$dir/numbers.conf")" -ge 8 ] && ok || bad "$conf: few numbers"
 if "$weft" serve --config "$dir/numbers.conf" >"$dir/out" 2>&1 || ! grep -q 'no model: name a GGUF file' "$dir/out"; then bad "$(cat "$dir/out")"; else ok; fi

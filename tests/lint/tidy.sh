@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # tests/lint/tidy.sh [BUILD [FILES...]]: clang-tidy with the checks of .clang-tidy over the sources of the product and the
 # laboratory, or over FILES. BUILD has compile_commands.json. Where clang-tidy is not installed it says so and passes. About
-# twenty seconds of processor time for all.
+# forty-five seconds of processor time for all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build}
