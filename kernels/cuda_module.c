@@ -16,13 +16,12 @@ bool cuda_has_driver(void) {
   return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
 
-/* Opens a module that lies beside the program, where a build has it, or in the folder of this version, which an
+/* Opens a module that lies in the program's folder, where a build has it, or in the folder of this version, which an
  * installation has beside the library: a module of another version is never met. NULL: there is none, or it cannot be
  * loaded, and then *error says why. */
-static void *open_module(const char *name, weft_error *error) {
+static void *open_module(const char *folder, const char *name, weft_error *error) {
   static const char *const places[] = {"", WEFT_MODULE_FROM_LIBRARY, WEFT_MODULE_FROM_PROGRAM};
-  char folder[PATH_MAX], path[PATH_MAX + 256];
-  weft_path_own_folder(folder, sizeof folder);
+  char path[PATH_MAX + 256];
   for (size_t i = 0; folder[0] != 0 && i < sizeof places / sizeof places[0]; i++) {
     (void)snprintf(path, sizeof path, "%s%s%s", folder, places[i], name);
     if (access(path, F_OK) != 0) continue;
@@ -40,16 +39,14 @@ typedef struct found_module {
 } found_module;
 
 /* Opens all modules that are there, in the order of sets. 0: there is none, and *error says so. */
-static uint32_t open_modules(found_module *out, weft_error *error) {
-  char folder[PATH_MAX];
+static uint32_t open_modules(const char *folder, found_module *out, weft_error *error) {
   uint32_t n = 0;
   error->text[0] = 0;
   for (uint32_t i = 0; i < CARD_SETS; i++) {
-    void *handle = open_module(card_sets[i].module, error);
+    void *handle = open_module(folder, card_sets[i].module, error);
     if (handle != NULL) out[n++] = (found_module){handle, card_sets[i].module};
   }
   if (n > 0 || error->text[0] != 0) return n;
-  weft_path_own_folder(folder, sizeof folder);
   (void)weft_fail(
       error, WEFT_E_UNSUPPORTED,
       "backend 'cuda': %s is neither beside the program nor in %s%s: install weft-cuda, build weft with the "
@@ -61,7 +58,9 @@ static uint32_t open_modules(found_module *out, weft_error *error) {
 void cuda_module_describe(char *out, size_t n) {
   weft_error error = {{0}};
   found_module module[CARD_SETS];
-  uint32_t n_modules = open_modules(module, &error);
+  char folder[PATH_MAX];
+  weft_path_own_folder(folder, sizeof folder);
+  uint32_t n_modules = open_modules(folder, module, &error);
   size_t at = 0;
   if (n_modules == 0) (void)snprintf(out, n, "%s", error.text);
   for (uint32_t i = 0; i < n_modules && at < n; i++) {
@@ -87,15 +86,13 @@ static found_module choose_module(const weft_device_config *config, const found_
   return module[n - 1];
 }
 
-weft_status cuda_module_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
+weft_status cuda_module_open_from(const char *folder, const weft_device_config *config, weft_device **out,
+                                  weft_error *error) {
   weft_cuda_module_open_fn open = NULL;
   weft_cuda_module_terms terms = weft_cuda_module_our_terms();
   found_module module[CARD_SETS];
   weft_error why = {{0}};
-  if (!cuda_has_driver()) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': this machine has no NVIDIA driver; use --backend cpu");
-  }
-  uint32_t n = open_modules(module, &why);
+  uint32_t n = open_modules(folder, module, &why);
   if (n == 0) return weft_fail(error, WEFT_E_UNSUPPORTED, "%s", why.text);
   found_module chosen = choose_module(config, module, n);
   *(void **)(void *)&open = dlsym(chosen.handle, "weft_cuda_module_open");
@@ -103,4 +100,13 @@ weft_status cuda_module_device_open(const weft_device_config *config, weft_devic
     return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': %s is not weft's", chosen.name);
   }
   return open(&terms, config, out, error);
+}
+
+weft_status cuda_module_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
+  char folder[PATH_MAX];
+  if (!cuda_has_driver()) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': this machine has no NVIDIA driver; use --backend cpu");
+  }
+  weft_path_own_folder(folder, sizeof folder);
+  return cuda_module_open_from(folder, config, out, error);
 }

@@ -71,6 +71,10 @@ typedef bool (*weft_cuda_module_fits_fn)(uint32_t index, const char *isa);
 /* Writes a line about the module's kernel sets. Needs no card and no driver. */
 typedef void (*weft_cuda_module_describe_fn)(char *out, size_t n);
 
+/* The program's side: opens a card by the modules that lie in a folder, which ends in a slash, or below it. */
+weft_status cuda_module_open_from(const char *folder, const weft_device_config *config, weft_device **out,
+                                  weft_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,10 +2,12 @@
 /* Cards by a fake driver: which one an opening gets, and the line where there is none: hidden, busy, gone, a slice,
  * older than the kernels, a driver older than the module. And whatever fails, at whatever call: a config that names no
  * backend gets the cpu, with that line as a warning in the log and as the reason of the choice. */
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 
 #include "base/log.h"
 #include "kernels/card_find.h"
+#include "kernels/cuda/module.h"
 #include "kernels/device_internal.h"
 
 typedef struct fake_driver {
@@ -272,13 +275,12 @@ static weft_status open_cpu(const weft_device_config *config, weft_device **out,
 }
 
 /* What the log says while a config without a backend is opened. */
-static weft_device *open_best(char *said, size_t n, weft_error *why) {
-  static const device_openers openers = {has_driver, open_card, open_cpu};
+static weft_device *open_best(const device_openers *openers, char *said, size_t n, weft_error *why) {
   weft_device_config config = {.n_threads = 1};
   weft_device *device = NULL;
   int kept = dup(STDERR_FILENO), file = memfd_create("log", MFD_CLOEXEC);
   assert_true(kept >= 0 && file >= 0 && dup2(file, STDERR_FILENO) >= 0);
-  weft_status status = device_open_best(&openers, &config, &device, why);
+  weft_status status = device_open_best(openers, &config, &device, why);
   assert_true(dup2(kept, STDERR_FILENO) >= 0);
   ssize_t n_said = pread(file, said, n - 1, 0);
   said[n_said < 0 ? 0 : n_said] = 0;
@@ -287,7 +289,17 @@ static weft_device *open_best(char *said, size_t n, weft_error *why) {
   return device;
 }
 
+/* One line, a warning, that says why. */
+static void check_warning(const char *said, const char *why) {
+  assert_true(why[0] != 0);
+  assert_non_null(strstr(said, why));
+  assert_non_null(strstr(said, "warning: "));
+  assert_non_null(strstr(said, "; using the cpu"));
+  assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1);
+}
+
 static void the_cpu_takes_over_with_a_line(void **state) {
+  static const device_openers openers = {has_driver, open_card, open_cpu};
   static const card_answer answers[] = {CARD_NONE, CARD_OLD_DRIVER, CARD_BUSY, CARD_NO_ANSWER};
   char said[2048];
   weft_error why;
@@ -298,21 +310,67 @@ static void the_cpu_takes_over_with_a_line(void **state) {
       driver = make_driver();
       driver.fail_call = call, driver.fails_as = answers[i];
       behind = call == CALLS + 1 ? WEFT_E_NO_MEMORY : WEFT_OK;
-      weft_device *device = open_best(said, sizeof said, &why);
+      weft_device *device = open_best(&openers, said, sizeof said, &why);
       bool serves = call == CALLS + 2;
       assert_string_equal(weft_device_get_info(device)->backend, serves ? "ref" : "cpu");
-      assert_true(why.text[0] != 0);
-      if (serves) {
+      if (serves)
         assert_string_equal(said, "");
-      } else {
-        assert_non_null(strstr(said, why.text));
-        assert_non_null(strstr(said, "warning: "));
-        assert_non_null(strstr(said, "; using the cpu"));
-        assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1); /* one line */
-      }
+      else
+        check_warning(said, why.text);
       weft_device_close(device);
     }
   }
+}
+
+/* ---- modules that are no modules ---- */
+
+static char folder[64]; /* ends in a slash */
+
+static weft_status open_from_folder(const weft_device_config *config, weft_device **out, weft_error *error) {
+  return cuda_module_open_from(folder, config, out, error);
+}
+
+/* The file of a name in the folder: with these bytes, or a copy of another file; neither: it goes. */
+static void put_file(const char *name, const char *bytes, const char *like) {
+  char path[128], piece[4096];
+  (void)snprintf(path, sizeof path, "%s%s", folder, name);
+  (void)unlink(path);
+  if (bytes == NULL && like == NULL) return;
+  FILE *to = fopen(path, "wbe"), *from = like == NULL ? NULL : fopen(like, "rbe");
+  assert_true(to != NULL && (from != NULL || like == NULL));
+  if (bytes != NULL) (void)fputs(bytes, to);
+  for (size_t n; from != NULL && (n = fread(piece, 1, sizeof piece, from)) > 0;)
+    assert_int_equal(fwrite(piece, 1, n, to), n);
+  if (from != NULL) (void)fclose(from);
+  assert_int_equal(fclose(to), 0);
+}
+
+static void a_module_that_is_none(void **state) {
+  static const device_openers openers = {has_driver, open_from_folder, open_cpu};
+  static const char first[] = "libweft-cuda.so", other[] = "libweft-cuda-portable.so";
+  char said[2048], alien_line[128];
+  weft_error why;
+  Dl_info library;
+  (void)state;
+  assert_true(dladdr((const void *)(uintptr_t)&_cmocka_run_group_tests, &library) != 0);
+  (void)snprintf(folder, sizeof folder, "/tmp/weft-modules-XXXXXX");
+  assert_non_null(mkdtemp(folder));
+  folder[strlen(folder)] = '/';
+  (void)snprintf(alien_line, sizeof alien_line, "backend 'cuda': %s is not weft's", other);
+  for (uint32_t i = 0; i < 4; i++) {
+    const char *const lines[] = {"is neither beside the program nor in ", "backend 'cuda': /tmp/weft-modules-",
+                                 alien_line, "libweft-cuda.so is not weft's"};
+    if (i == 1) put_file(first, "no module", NULL);
+    if (i == 2) put_file(first, NULL, NULL), put_file(other, NULL, library.dli_fname);
+    if (i == 3) put_file(other, NULL, NULL), put_file(first, NULL, library.dli_fname);
+    weft_device *device = open_best(&openers, said, sizeof said, &why);
+    assert_string_equal(weft_device_get_info(device)->backend, "cpu");
+    if (strstr(why.text, lines[i]) == NULL) fail_msg("the line is: %s", why.text);
+    check_warning(said, why.text);
+    weft_device_close(device);
+  }
+  put_file(first, NULL, NULL);
+  assert_int_equal(rmdir(folder), 0);
 }
 
 int main(void) {
@@ -324,6 +382,7 @@ int main(void) {
       cmocka_unit_test(what_is_too_old),
       cmocka_unit_test(what_is_taken_or_gone),
       cmocka_unit_test(the_cpu_takes_over_with_a_line),
+      cmocka_unit_test(a_module_that_is_none),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
