@@ -27,7 +27,12 @@ static weft_status count_cards(const card_driver *driver, const card_search *sea
   uint32_t cuda = 0;
   *n = 0;
   card_answer answer = driver->count(driver->self, n);
-  if (answer == CARD_OLD_DRIVER && driver->version(driver->self, &cuda) == CARD_YES && cuda > 0) {
+  if (answer == CARD_OLD_DRIVER && driver->version(driver->self, &cuda) == CARD_YES) {
+    if (cuda == 0)
+      return weft_fail(error, WEFT_E_UNSUPPORTED,
+                       "backend 'cuda': the NVIDIA driver is here, and its library libcuda.so.1 is not to be found: "
+                       "install it in the driver's version (Debian: libcuda1), in a container ask for the capability "
+                       "compute, or use --backend cpu");
     weft_status status = card_check_driver(search->module, cuda, search->toolkit, true, error);
     if (status != WEFT_OK) return status;
   }

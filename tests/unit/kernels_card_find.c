@@ -221,6 +221,11 @@ static void what_is_too_old(void **state) {
   refused(f, 0, "80-real", WEFT_E_UNSUPPORTED, old);
   f.fail_call = 1, f.fails_as = CARD_OLD_DRIVER; /* the toolkit's library says so before any card is seen */
   refused(f, 0, "80-real", WEFT_E_UNSUPPORTED, old);
+  f.cuda = 0, f.calls.visible = "0"; /* and the same where it finds no library */
+  refused(
+      f, 0, "80-real", WEFT_E_UNSUPPORTED,
+      "backend 'cuda': the NVIDIA driver is here, and its library libcuda.so.1 is not to be found: install it in the "
+      "driver's version (Debian: libcuda1), in a container ask for the capability compute, or use --backend cpu");
 }
 
 static void what_is_taken_or_gone(void **state) {
