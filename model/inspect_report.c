@@ -215,14 +215,31 @@ static bool is_looked_up(const weft_gguf *gguf, const char *name) {
   return strcmp(name, "token_embd.weight") == 0 && weft_gguf_tensor_find(gguf, "output.weight") != NULL;
 }
 
+/* The type as large as which a card keeps another one (kernels/cuda/weights/packed_layout.cuh, packed_type). */
+static weft_type size_on_card(weft_type held) {
+  return held == WEFT_TYPE_Q4_1 ? WEFT_TYPE_Q5_1 : held;
+}
+
+/* What a tensor takes more than in the file. */
+static uint64_t more_of(const weft_gguf_tensor *t, bool on_card) {
+  const weft_type_info *info = weft_type_find((int32_t)t->type);
+  if (info == NULL) return 0;
+  weft_type held = on_card ? size_on_card(info->held_as) : info->held_as;
+  uint64_t kept = weft_type_row_bytes(held, t->ne[0]) * t->ne[1] * t->ne[2] * t->ne[3];
+  return kept > t->n_bytes ? kept - t->n_bytes : 0;
+}
+
 static void count_weights(const inspect_report *r, weft_file_facts *f) {
   const weft_gguf *gguf = r->gguf;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *t = weft_gguf_tensor_at(gguf, i);
     if (r->keys == WEFT_OK && is_left_out(&r->hyper, t)) continue;
     uint64_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    bool of_experts = strstr(t->name, "_exps.weight") != NULL;
     f->weight_bytes += t->n_bytes;
-    if (strstr(t->name, "_exps.weight") != NULL) {
+    *(of_experts ? &f->on_host.experts : &f->on_host.others) += more_of(t, false);
+    *(of_experts ? &f->on_card.experts : &f->on_card.others) += more_of(t, true);
+    if (of_experts) {
       f->expert_bytes += t->n_bytes;
       f->n_expert_weights += n;
     } else if (strstr(t->name, "self_cond") != NULL) {

@@ -52,13 +52,16 @@ static void write_rates(const weft_file_facts *f, const plan_card *card, const p
 
 static void write_text(const char *path, const weft_file_facts *f, const plan_card *card, const plan_need *need,
                        const plan_result *r, weft_text *out) {
-  uint64_t whole = f->weight_bytes + r->reserve_bytes + r->pool_bytes;
+  uint64_t whole = r->weight_bytes + r->reserve_bytes + r->pool_bytes;
   char clean[512];
   (void)weft_utf8_clean(path, clean, sizeof clean);
   weft_text_printf(out, "file     %s: %s, %.2f GiB of weights, context %u\n", clean, f->arch, gib_of(f->weight_bytes),
                    f->context_length);
   weft_text_printf(out, "on       %s, %.1f GiB%s\n", card->title, gib_of(card->memory_bytes),
                    card->name == NULL ? " free" : "");
+  if (r->weight_bytes > f->weight_bytes + f->weight_bytes / 50)
+    weft_text_printf(out, "kept     as %.2f GiB there: codes of the file's types are written out\n",
+                     gib_of(r->weight_bytes));
   weft_text_printf(out, "a user   %u tokens of prompt and %u of answer: %.1f MiB of keys and values\n", need->n_prompt,
                    need->n_answer, (double)r->user_bytes / (1 << 20));
   weft_text_printf(out,
@@ -85,12 +88,13 @@ static void write_json(const char *path, const weft_file_facts *f, const plan_ca
   weft_text_puts(out, ",\"card\":");
   weft_json_words(out, card->title);
   weft_text_printf(out,
-                   ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64
-                   ",\"user_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64 ",\"kv_mib\":%" PRIu64
+                   ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"kept_bytes\":%" PRIu64
+                   ",\"reserve_bytes\":%" PRIu64 ",\"user_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64
+                   ",\"kv_mib\":%" PRIu64
                    ",\"context\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s,\"set\":",
-                   card->memory_bytes, f->weight_bytes, r->reserve_bytes, r->user_bytes, r->pool_bytes, r->kv_mib,
-                   need->n_prompt + need->n_answer, need->users, r->streams, r->has_kernels ? "true" : "false",
-                   r->fits ? "true" : "false");
+                   card->memory_bytes, f->weight_bytes, r->weight_bytes, r->reserve_bytes, r->user_bytes, r->pool_bytes,
+                   r->kv_mib, need->n_prompt + need->n_answer, need->users, r->streams,
+                   r->has_kernels ? "true" : "false", r->fits ? "true" : "false");
   weft_json_words(out, r->set < CARD_SETS ? card_sets[r->set].name : "none");
   const struct {
     const char *name;

@@ -29,6 +29,7 @@ typedef struct plan_need {
 
 typedef struct plan_result {
   uint64_t page_bytes, user_bytes; /* of a page; of keys and values of one user */
+  uint64_t weight_bytes;           /* as they are kept there, which may be more than in the file */
   uint64_t room_bytes;             /* that weights and reserve leave */
   uint64_t pool_bytes, kv_mib;     /* for all users */
   uint64_t reserve_bytes;          /* activations, slots, driver */

@@ -4,6 +4,7 @@
 #include "api/cli/plan.h"
 #include "api/step_rows.h"
 #include "api/step_times.h"
+#include "base/memory.h"
 #include "pager/pager.h"
 #include "scheduler/policy.h"
 
@@ -84,9 +85,9 @@ static void plan_rates(const weft_file_facts *file, const plan_card *card, const
   r->canvas_ms = 1e3 * (t->canvas_layer_us * layers + t->canvas_times * canvas);
 }
 
-weft_status plan_compute(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *out,
-                         weft_error *error) {
-  *out = (plan_result){.set = plan_set_of(card)};
+static weft_status plan_kept(const weft_file_facts *file, const plan_card *card, const plan_need *need,
+                             plan_result *out, weft_error *error) {
+  *out = (plan_result){.set = plan_set_of(card), .weight_bytes = file->weight_bytes};
   out->has_kernels = card->capability == 0 || out->set < CARD_SETS;
   uint64_t n_tokens = (uint64_t)need->n_prompt + need->n_answer;
   if (n_tokens > file->context_length) {
@@ -97,5 +98,18 @@ weft_status plan_compute(const weft_file_facts *file, const plan_card *card, con
   weft_status status = plan_room(file, card, need, out, error);
   if (status == WEFT_OK && card->memory_rate > 0 && card->product_rate > 0 && out->set < CARD_SETS)
     plan_rates(file, card, need, out);
+  return status;
+}
+
+weft_status plan_compute(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *out,
+                         weft_error *error) {
+  const weft_more_bytes *more = card->capability > 0 ? &file->on_card : &file->on_host;
+  weft_file_facts *kept = weft_alloc(1, sizeof *kept);
+  if (kept == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory");
+  *kept = *file;
+  kept->weight_bytes += more->experts + more->others;
+  kept->expert_bytes += more->experts;
+  weft_status status = plan_kept(kept, card, need, out, error);
+  weft_free(kept);
   return status;
 }

@@ -13,7 +13,10 @@
 #include "api/cli/plan.h"
 #include "api/runtime.h"
 #include "base/memory.h"
+#include "tests/support/gguf_edit.h"
 
+#define KEPT_FILE WEFT_SOURCE_DIR "/tests/golden/models/qwen3-base.gguf"
+#define KEPT      "blk.0.ffn_down.weight"
 static const char demo[] = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf";
 
 static weft_file_facts *facts_of(const char *path) {
@@ -164,6 +167,26 @@ static void every_card_of_the_table_is_predicted(void **state) {
   weft_free(facts);
 }
 
+/* A card keeps Q4_1 with the room of Q5_1, and a processor as it is stored (docs/kernels.md). */
+static void weights_are_counted_as_they_are_kept(void **state) {
+  (void)state;
+  const gguf_edit edit = {.quantise = KEPT, .type = WEFT_TYPE_Q4_1};
+  weft_error error = {{0}};
+  const plan_need need = {1, 8, 8};
+  weft_file_facts *stored = facts_of(KEPT_FILE), *facts = facts_of(gguf_edit_file(KEPT_FILE, &edit, "kept"));
+  const uint64_t n = (stored->weight_bytes - facts->weight_bytes) / (4 * 32 - 20); /* blocks */
+  assert_true(n > 0 && facts->on_host.experts + facts->on_host.others == 0);
+  assert_int_equal(facts->on_card.others, n * (24 - 20));
+  assert_int_equal(plan(facts, &machine, need).weight_bytes, facts->weight_bytes);
+  assert_int_equal(plan(facts, plan_find_card("h200", &error), need).weight_bytes, facts->weight_bytes + n * 4);
+  facts->on_card.experts = 1ull << 40; /* more than any card has */
+  assert_false(plan(facts, plan_find_card("h200", &error), need).fits);
+  assert_true(plan(facts, &machine, need).fits);
+  weft_free(stored);
+  weft_free(facts);
+  gguf_edit_clean();
+}
+
 /* DiffusionGemma 26B in Q4_K_M, as weft_inspect_facts counts it. */
 static weft_file_facts *facts_of_26b(void) {
   weft_file_facts *f = facts_of(demo);
@@ -206,6 +229,7 @@ int main(void) {
       cmocka_unit_test(rates_follow_the_card),
       cmocka_unit_test(every_card_of_the_table_is_predicted),
       cmocka_unit_test(the_measured_card_is_foretold),
+      cmocka_unit_test(weights_are_counted_as_they_are_kept),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
