@@ -41,9 +41,10 @@ void weft_kv_row_load(weft_type type, const void *from, uint32_t n, float *x) {
     return;
   }
   const int8_t *q = from;
-  for (uint32_t i = 0; i < n; i++) {
-    uint16_t factor;
-    memcpy(&factor, q + n + i / BLOCK * sizeof factor, sizeof factor);
-    x[i] = weft_f16_to_f32(factor) * (float)q[i];
+  for (uint32_t i = 0; i < n; i += BLOCK) {
+    uint16_t bits;
+    memcpy(&bits, q + n + i / BLOCK * sizeof bits, sizeof bits);
+    const float factor = weft_f16_to_f32(bits);
+    for (uint32_t k = i; k < i + BLOCK; k++) x[k] = factor * (float)q[k];
   }
 }

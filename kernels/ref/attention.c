@@ -55,7 +55,7 @@ static void find_visible(const weft_attention_segment *segment, uint32_t window,
 /* Adds one key to a chunk's state, and scales what there is if the key's score is a new maximum. */
 static void add_key(ref_state *state, double score, const float *value, uint32_t dim) {
   double max = score > state->max ? score : state->max;
-  double keep = exp(state->max - max), weight = exp(score - max);
+  double keep = score > state->max ? exp(state->max - max) : 1.0, weight = exp(score - max);
   state->sum = state->sum * keep + weight;
   for (uint32_t d = 0; d < dim; d++) state->out[d] = state->out[d] * keep + weight * (double)value[d];
   state->max = max;

@@ -4,6 +4,7 @@
  * also of keys in 8 bits and on several devices; some of the drafts are right, nobody can ask the drafter, and where it
  * finds no place answers go on without. */
 #include "api/drafts.h"
+#include "tests/support/amount.h"
 #include "tests/support/http_conversation.h"
 #include "tests/support/state_model.h"
 
@@ -149,14 +150,15 @@ static void same_answers(const char *path, const char *fields, const char *text,
   "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":{\"type\":\"array\"," \
   "\"items\":{\"type\":\"integer\",\"maximum\":9,\"minimum\":0},\"minItems\":12,\"maxItems\":12}}}"
 
-static told ask_all(const char *mode) {
+/* Of the chats every stride-th. */
+static told ask_all(const char *mode, uint32_t stride) {
   char fields[1024];
   told sum = {0};
   static const char *const chats[] = {"\"max_tokens\":60,\"temperature\":0",
                                       "\"max_tokens\":60,\"temperature\":0.8,\"top_p\":0.9,\"seed\":7",
                                       "\"max_tokens\":60,\"seed\":4,\"repetition_penalty\":1.2,\"logprobs\":true",
                                       "\"max_tokens\":80,\"seed\":3," FORM};
-  for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
+  for (size_t i = 0; i < sizeof chats / sizeof *chats; i += stride) {
     (void)snprintf(fields, sizeof fields, "%s" ASKS "%s", mode, chats[i]);
     same_answers(CHAT, fields, "choices.0.message.content", &sum);
   }
@@ -168,13 +170,13 @@ static told ask_all(const char *mode) {
 
 static void test_model(void **state) {
   (void)state;
-  told sum = ask_all("");
+  told sum = ask_all("", 1);
   assert_true(sum.accepted > 40 && sum.accepted > sum.rejected / 4);
 }
 
 static void test_canvas(void **state) {
   (void)state;
-  told sum = ask_all("\"mode\":\"autoregressive\",");
+  told sum = ask_all("\"mode\":\"autoregressive\",", test_amount(3, 1, 1));
   assert_true(sum.accepted > 10);
 }
 
@@ -187,10 +189,10 @@ static const char *const ways[] = {
     "\"structured_outputs\":{\"regex\":\"[a-z]{9,60}\"}",
     "\"stop\":[\"e\",\"4\"],\"min_tokens\":9,\"temperature\":0"};
 
-/* One to sixteen drafts of a step. prompts: two. */
-static told ask_each_depth(const char *mode, const char *const *prompts, const char *const *asked) {
+/* One to sixteen drafts of a step, or of these every stride-th: five leads through the ways. prompts: two. */
+static told ask_depths(const char *mode, const char *const *prompts, const char *const *asked, unsigned stride) {
   told sum = {0};
-  for (unsigned i = 0; i < 16; i++) {
+  for (unsigned i = 0; i < 16; i += stride) {
     char how[80], fields[400];
     (void)snprintf(how, sizeof how, "\"speculative_config\":{\"num_speculative_tokens\":%u},", i + 1);
     (void)snprintf(fields, sizeof fields, "%s\"prompt\":%s,\"max_tokens\":%u,\"seed\":%u,%s", mode, prompts[i / 3 % 2],
@@ -203,6 +205,10 @@ static told ask_each_depth(const char *mode, const char *const *prompts, const c
                  prompts[0]);
   same_answers(COMPLETIONS, last_of_three, "choices.2.text", &sum);
   return sum;
+}
+
+static told ask_each_depth(const char *mode, const char *const *prompts, const char *const *asked) {
+  return ask_depths(mode, prompts, asked, 1);
 }
 
 /* The drafter was taught this model's texts. */
@@ -247,21 +253,21 @@ static const char *const texts[] = {"\"7 23 41 7 23 41 7 23\"", "\"Sort from low
 
 static void test_model_at_each_depth(void **state) {
   (void)state;
-  told sum = ask_each_depth("", texts, ways);
-  assert_true(sum.accepted > 40 && sum.rejected > 0);
+  told sum = ask_depths("", texts, ways, test_amount(5, 1, 1));
+  assert_true(sum.accepted > test_amount(10, 40, 40) && sum.rejected > 0);
 }
 
 static void test_canvas_at_each_depth(void **state) {
   (void)state;
-  told sum = ask_each_depth("\"mode\":\"autoregressive\",", texts, ways);
+  told sum = ask_depths("\"mode\":\"autoregressive\",", texts, ways, test_amount(5, 1, 1));
   assert_true(sum.accepted > 10 && sum.rejected > 0);
 }
 
 /* Its first tokens are drafts; it draws other tokens than the model, so that few are right where that one is free. */
 static void test_canvas_beside(void **state) {
   (void)state;
-  told sum = ask_all("");
-  told each = ask_each_depth("", texts, ways);
+  told sum = ask_all("", test_amount(3, 1, 1));
+  told each = ask_depths("", texts, ways, test_amount(5, 5, 1)); /* every depth has the canvas of the model itself */
   assert_true(sum.accepted > 10 && each.rejected > 0);
 }
 

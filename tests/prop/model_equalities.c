@@ -449,12 +449,11 @@ int main(int argc, char **argv) {
     if (!has_way(&ways[w])) continue;
     if (w == 1 && test_amount(1, 0, 0) != 0) continue; /* quick: the source of avx2, with other vectors */
     bool is_ref = strcmp(ways[w].backend, "ref") == 0;
-    size_t stride =
-        test_amount(4, w == 4 ? 1 : 2, 1); /* each file in full on one of the ways, or on two and on a card */
+    size_t stride = test_amount(4, w == 4 ? 1 : 3, 1); /* each file in full on one or two of the ways, and on a card */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
       bool is_full = i % stride == w % stride && !(is_ref && i >= 5);
       const char *path = harness_tiny(names[i]);
-      run_subject(&(subject){path, is_full ? FULL : stride > 2 ? BRIEF : SHORT, ways[w]}, n_rounds, seed);
+      run_subject(&(subject){path, is_full ? FULL : stride > 3 ? BRIEF : SHORT, ways[w]}, n_rounds, seed);
     }
     bool is_slow = is_ref || (ways[w].isa != NULL && strcmp(ways[w].isa, "portable") == 0);
     subject demo = {WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", is_slow ? BRIEF : SHORT, ways[w]};
