@@ -132,7 +132,9 @@ typedef struct weft_config {
   const char *models_dir, *take_over;
   const char *backend, *isa, *precision, *config_file, *spill_file, *keep_key, *devices, *device_mib, *split,
       *split_ratio;
-  uint32_t threads, models_mib, kv_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
+  uint32_t models_mib, sleep_mib;
+  int32_t keep_alive_seconds;
+  uint32_t threads, kv_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms;
   uint32_t saved_canvases;
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,

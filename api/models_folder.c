@@ -70,9 +70,11 @@ static weft_status copy_tenants(weft_runtime *rt, weft_error *error) {
 }
 
 static weft_status check_options(const weft_open_options *o, weft_error *error) {
-  if (o->models_dir == NULL && (o->n_load_tenants > 0 || o->models_bytes > 0))
+  bool asks = o->n_load_tenants > 0 || o->models_bytes > 0 || o->sleep_bytes > 0 || o->keep_alive_us > 0;
+  if (o->models_dir == NULL && asks)
     return weft_fail(error, WEFT_E_INVALID,
-                     "--load-tenants and --models-mib are about models of --models-dir: give it");
+                     "--load-tenants, --models-mib, --sleep-mib and --keep-alive-seconds are about models of "
+                     "--models-dir: give it");
   if (o->models_dir != NULL && o->weights != NULL)
     return weft_fail(error, WEFT_E_INVALID,
                      "--models-dir: models come and go, and those of --weights are another "

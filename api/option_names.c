@@ -46,7 +46,10 @@ static const struct {
     {"kv-cache-dtype", VLLM, "--kv-8bit MODEL"},
     {"enforce-eager", VLLM, "--no-graphs"},
     {"speculative-config", VLLM, "--draft HOW: ngram, mtp or model:FILE, each with :K for num_speculative_tokens"},
-    {"enable-sleep-mode", VLLM, "--models-dir DIR: models that come and go; /sleep and /wake_up are about them"},
+    {"enable-sleep-mode", VLLM,
+     "--models-dir DIR: models that come and go; /sleep and /wake_up are about them, and --sleep-mib N keeps weights "
+     "in "
+     "host memory at level 1"},
     {"dtype", VLLM, "in the model file: its types of weights are used as they are; --precision chooses the products"},
     {"quantization", VLLM, "in the model file: its types of weights are used as they are"},
     {"tokenizer", VLLM, "in the model file"},
@@ -61,7 +64,7 @@ static const struct {
     {"scheduling-policy", VLLM, "a class and a weight of each tenant: --api-keys FILE"},
     {"models-max", LLAMA, "--models-mib N: how much memory models of --models-dir may take at once"},
     {"max-loaded-models", OLLAMA, "--models-mib N: how much memory models of --models-dir may take at once"},
-    {"keep-alive", OLLAMA, "keep_alive of each request, about models of --models-dir: others stay"},
+    {"keep-alive", OLLAMA, "--keep-alive-seconds N, about models of --models-dir: others stay"},
     {"ctx-size", LLAMA, "--context N: the longest prompt plus answer of each request, not of all together"},
     {"num-ctx", OLLAMA, "--context N: the longest prompt plus answer"},
     {"predict", LLAMA, "--max-tokens N"},

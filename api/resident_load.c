@@ -54,10 +54,14 @@ weft_status resident_loader_open(weft_runtime *rt, uint64_t bytes_max, resident_
   if (status == WEFT_OK && !info->host_memory) status = place_first(out->placer, error);
   bool has_core = info->host_memory && info->n_threads < weft_thread_pool_cores();
   if (status == WEFT_OK && !has_core) weft_device_set_pace(out->placer, pace_load, out);
+  if (status == WEFT_OK) status = resident_beds_open(out->placer, rt->options.sleep_bytes, &out->beds, error);
+  out->beds.pace = pace_load;
+  out->beds.pace_self = out;
   return status;
 }
 
 void resident_loader_close(resident_loader *loader) {
+  if (loader->placer != NULL) resident_beds_close(&loader->beds);
   weft_device_close(loader->placer);
 }
 

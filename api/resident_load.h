@@ -13,12 +13,13 @@
 #ifndef WEFT_API_RESIDENT_LOAD_H
 #define WEFT_API_RESIDENT_LOAD_H
 
+#include "api/resident_sleep.h"
 #include "api/runtime.h"
-#include "kernels/holding.h"
 
 typedef struct resident_loader {
   weft_runtime *rt;
   weft_device *placer;
+  resident_beds beds;        /* of models that left (--sleep-mib) */
   uint64_t look_us, debt_us; /* of the pace: when it was looked who runs, what is owed to steps */
   bool others_run;
 } resident_loader;

@@ -28,13 +28,15 @@ typedef struct resident {
   bool asked;         /* by the operator */
   bool sleeps;        /* it sleeps, or will once it has left */
   bool rises;         /* it was there when all were put to sleep */
+  bool stays;         /* its weights are to stay in host memory when it has left, if there is room */
   uint64_t wanted_us; /* since when it is waited for; 0: it is not */
   uint64_t used_us, ready_us, keep_us;
+  uint64_t bed_bytes;          /* that its weights take, or would, in host memory */
   uint64_t retry_us, pause_us; /* requests are refused until then; how long that was */
   bool judged;                 /* since it is wanted: its file is the one that was planned */
   weft_status status;          /* of the last load, with its line */
   weft_error why;
-  weft_model *model; /* while it is ready or leaves */
+  weft_model *model; /* while it is ready or leaves, or its weights stay in host memory */
   weft_runner *runner;
   resident_memory memory;
 } resident;
@@ -42,8 +44,8 @@ typedef struct resident {
 struct weft_residents {
   weft_runtime *rt;
   resident_loader loader;
-  uint64_t most_bytes, held_bytes;
-  pthread_mutex_t mutex; /* of what follows, and of the residents */
+  uint64_t most_bytes, held_bytes, keep_us; /* keep_us: how long models stay without use where nobody says it */
+  pthread_mutex_t mutex;                    /* of what follows, and of the residents */
   pthread_cond_t changed;
   pthread_t thread;
   bool has_thread, stopping;
@@ -107,14 +109,16 @@ static void note_failure(weft_residents *rs, uint32_t i, weft_status status, con
 /* The room for it is there. Gives up the lock meanwhile. */
 static void load_one(weft_residents *rs, uint32_t i) {
   resident *r = &rs->at[i];
-  weft_model *model;
-  weft_runner *runner = NULL;
+  weft_model *model = r->model;
+  weft_runner *runner = r->runner;
   weft_error error = {{0}};
+  bool stayed = model != NULL;
   rs->held_bytes += r->view.need_bytes;
   set_state(rs, i, RESIDENT_LOADING);
   unlock_residents(rs);
   uint64_t start = weft_clock_us();
-  weft_status status = resident_open(&rs->loader, i, &r->memory, &model, &runner, &error);
+  weft_status status = stayed ? resident_rise(&rs->loader.beds, i, &r->memory.holding)
+                              : resident_open(&rs->loader, i, &r->memory, &model, &runner, &error);
   uint64_t end = weft_clock_us();
   lock_residents(rs);
   if (status != WEFT_OK) {
@@ -125,13 +129,15 @@ static void load_one(weft_residents *rs, uint32_t i) {
   r->model = model;
   r->runner = runner;
   r->asked = false;
+  r->view.kept_bytes = 0;
+  r->bed_bytes = resident_bed_bytes(&rs->loader.beds, &r->memory.holding, r->view.need_bytes);
   r->wanted_us = r->pause_us = r->retry_us = 0;
   r->ready_us = r->used_us = end;
   r->view.load_us = end - start;
   r->view.took_bytes = r->memory.took_bytes;
   r->view.n_loads += 1;
-  weft_log(WEFT_LOG_NOTICE, "%s is loaded: %.1f MiB in %.2f s", find_served(rs, i)->name,
-           (double)r->view.need_bytes / 1048576.0, (double)(end - start) * 1e-6);
+  weft_log(WEFT_LOG_NOTICE, "%s is loaded%s: %.1f MiB in %.2f s", find_served(rs, i)->name,
+           stayed ? " from host memory" : "", (double)r->view.need_bytes / 1048576.0, (double)(end - start) * 1e-6);
   weft_guest_enter(find_served(rs, i)->runner, runner);
   wake_engine(rs);
   set_state(rs, i, RESIDENT_READY);
@@ -139,27 +145,80 @@ static void load_one(weft_residents *rs, uint32_t i) {
 
 /* ---- who leaves ------------------------------------------------------------------------------------- */
 
-static void ask_to_leave(weft_residents *rs, uint32_t i) {
+/* stays: its weights go to host memory if there is room. */
+static void ask_to_leave(weft_residents *rs, uint32_t i, bool stays) {
+  rs->at[i].stays = stays;
   weft_guest_leave(find_served(rs, i)->runner);
   wake_engine(rs);
   set_state(rs, i, RESIDENT_LEAVING);
 }
 
-/* The engine has let go of it. Gives up the lock meanwhile. */
-static void free_one(weft_residents *rs, uint32_t i) {
+/* Weights that stay in host memory are dropped. Gives up the lock meanwhile. */
+static void drop_one(weft_residents *rs, uint32_t i) {
   resident *r = &rs->at[i];
   weft_model *model = r->model;
   weft_runner *runner = r->runner;
   r->model = NULL;
   r->runner = NULL;
+  r->view.kept_bytes = 0;
   unlock_residents(rs);
-  weft_guest_settle(find_served(rs, i)->runner);
+  resident_drop(&rs->loader.beds, i);
   resident_close(&r->memory, model, runner);
   lock_residents(rs);
+  tell_change(rs);
+}
+
+static bool is_promised(const resident *r) {
+  return r->sleeps && r->stays;
+}
+
+/* Bytes of host memory that weights of others have: of those alone that the operator keeps there, or of all. */
+static uint64_t kept_by_others(const weft_residents *rs, uint32_t i, bool all) {
+  uint64_t n = 0;
+  for (uint32_t k = 0; k < rs->rt->n_served; k++) {
+    bool promised = is_promised(&rs->at[k]) && (rs->at[k].model != NULL || rs->at[k].view.kept_bytes > 0);
+    if (k == i || !rs->at[k].view.comes_and_goes) continue;
+    if (promised || (all && rs->at[k].view.kept_bytes > 0)) n += rs->at[k].bed_bytes;
+  }
+  return n;
+}
+
+/* Whether there is host memory for its weights now: of others that nobody promised it to, those whose last use is
+ * longest ago lose theirs. Gives up the lock meanwhile. */
+static bool make_bed(weft_residents *rs, uint32_t i) {
+  uint64_t most = rs->loader.beds.most_bytes, n = rs->at[i].bed_bytes;
+  if (n > most || kept_by_others(rs, i, false) > most - n) return false;
+  while (kept_by_others(rs, i, true) > most - n) {
+    uint32_t oldest = UINT32_MAX;
+    for (uint32_t k = 0; k < rs->rt->n_served; k++) {
+      const resident *r = &rs->at[k];
+      if (k == i || r->view.kept_bytes == 0 || is_promised(r)) continue;
+      if (oldest == UINT32_MAX || r->used_us < rs->at[oldest].used_us) oldest = k;
+    }
+    if (oldest == UINT32_MAX) return false;
+    drop_one(rs, oldest);
+  }
+  return true;
+}
+
+/* The engine has let go of it. Gives up the lock meanwhile. */
+static void free_one(weft_residents *rs, uint32_t i) {
+  resident *r = &rs->at[i];
+  weft_status status = r->stays && make_bed(rs, i) ? WEFT_OK : WEFT_FULL;
+  bool stays = status == WEFT_OK;
+  unlock_residents(rs);
+  weft_guest_settle(find_served(rs, i)->runner);
+  if (stays) status = resident_rest(&rs->loader.beds, i, &r->memory.holding);
+  stays = status == WEFT_OK;
+  if (!stays) resident_close(&r->memory, r->model, r->runner);
+  lock_residents(rs);
+  if (!stays) r->model = NULL, r->runner = NULL;
+  r->view.kept_bytes = stays ? r->bed_bytes : 0;
   rs->held_bytes -= r->view.need_bytes;
   r->view.n_unloads += 1;
-  r->keep_us = UINT64_MAX;
-  weft_log(WEFT_LOG_NOTICE, "%s has left the memory", find_served(rs, i)->name);
+  r->keep_us = rs->keep_us;
+  weft_log(WEFT_LOG_NOTICE, "%s has left the memory%s", find_served(rs, i)->name,
+           stays ? ", and its weights stay in that of the host" : "");
   set_state(rs, i, r->sleeps ? RESIDENT_SLEEPING : RESIDENT_ABSENT);
 }
 
@@ -204,7 +263,7 @@ static bool judge_file(weft_residents *rs, uint32_t i) {
   resident *r = &rs->at[i];
   weft_error error = {{0}};
   weft_gguf *gguf = NULL;
-  if (r->judged) return true;
+  if (r->judged || r->model != NULL) return true; /* its weights stayed */
   unlock_residents(rs);
   weft_status status = resident_open_file(find_served(rs, i), &gguf, &error);
   weft_gguf_close(gguf);
@@ -231,7 +290,7 @@ static bool make_room(weft_residents *rs, uint32_t i, uint64_t now) {
   while (rs->held_bytes - leaving_bytes(rs) > others) {
     uint32_t victim = find_victim(rs, i, now);
     if (victim == UINT32_MAX) return false;
-    ask_to_leave(rs, victim);
+    ask_to_leave(rs, victim, true);
   }
   return false;
 }
@@ -250,11 +309,11 @@ static void look_around(weft_residents *rs, uint64_t now) {
       if (waited_for && r->wanted_us == 0) r->judged = false, r->wanted_us = now;
     }
     if (r->view.state != RESIDENT_READY) continue;
-    if (r->sleeps) ask_to_leave(rs, i);
+    if (r->sleeps) ask_to_leave(rs, i, r->stays);
     if (r->sleeps) continue;
     if (is_in_use(rs, i)) r->used_us = now;
     r->view.expires_us = r->keep_us == UINT64_MAX ? UINT64_MAX : r->used_us + r->keep_us;
-    if (!is_in_use(rs, i) && now >= r->view.expires_us) ask_to_leave(rs, i);
+    if (!is_in_use(rs, i) && now >= r->view.expires_us) ask_to_leave(rs, i, true);
   }
 }
 
@@ -264,6 +323,13 @@ static uint32_t find_gone(const weft_residents *rs) {
     if (rs->at[i].view.state == RESIDENT_LEAVING && weft_guest_state(find_served(rs, i)->runner) == WEFT_STAY_AWAY)
       return i;
   }
+  return UINT32_MAX;
+}
+
+/* One whose weights stay and shall not any more; UINT32_MAX: none. */
+static uint32_t find_dropped(const weft_residents *rs) {
+  for (uint32_t i = 0; i < rs->rt->n_served; i++)
+    if (rs->at[i].view.kept_bytes > 0 && !rs->at[i].stays && rs->at[i].view.state != RESIDENT_LOADING) return i;
   return UINT32_MAX;
 }
 
@@ -308,12 +374,14 @@ static void *run_residents(void *self) {
   while (!rs->stopping) {
     uint64_t now = weft_clock_us(), n_seen = rs->n_changes;
     look_around(rs, now);
-    uint32_t gone = find_gone(rs), wanted = find_wanted(rs);
-    bool fits = gone == UINT32_MAX && wanted != UINT32_MAX && make_room(rs, wanted, now);
+    uint32_t gone = find_gone(rs), dropped = find_dropped(rs), wanted = find_wanted(rs);
+    bool fits = gone == UINT32_MAX && dropped == UINT32_MAX && wanted != UINT32_MAX && make_room(rs, wanted, now);
     bool is_there = shared_room_claim(rs->rt, rs->held_bytes + (fits ? rs->at[wanted].view.need_bytes : 0));
     if (gone != UINT32_MAX)
       free_one(rs, gone);
-    else if (fits && !is_there && !rs->at[wanted].judged)
+    else if (dropped != UINT32_MAX)
+      drop_one(rs, dropped);
+    else if (fits && !is_there && !rs->at[wanted].judged && rs->at[wanted].model == NULL)
       (void)judge_file(rs, wanted); /* before much of the pool has left for it */
     else if (fits && is_there)
       load_one(rs, wanted);
@@ -344,8 +412,11 @@ static void hear_pool(void *self) {
 
 void residents_print(const weft_runtime *rt, weft_text *out) {
   if (rt->residents == NULL) return;
-  weft_text_printf(out, "on call  %.1f MiB for models of --models-dir that are loaded\n",
+  weft_text_printf(out, "on call  %.1f MiB for models of --models-dir that are loaded",
                    (double)rt->models_bytes / 1048576.0);
+  const uint64_t n_bytes = rt->residents->loader.beds.most_bytes;
+  if (n_bytes > 0) weft_text_printf(out, ", %.1f MiB for weights of others", (double)n_bytes / 1048576.0);
+  weft_text_puts(out, "\n");
 }
 
 void residents_metrics(const weft_runtime *rt, weft_text *out) {
@@ -365,6 +436,8 @@ void residents_metrics(const weft_runtime *rt, weft_text *out) {
     size_t at;
   } rows[] = {{"weft_model_ready", "gauge", "1 while a model of --models-dir is loaded.", SIZE_MAX},
               {"weft_model_need_bytes", "gauge", "What it takes then.", offsetof(resident_view, need_bytes)},
+              {"weft_model_kept_bytes", "gauge", "Host memory that its weights take while it is not loaded.",
+               offsetof(resident_view, kept_bytes)},
               {"weft_model_loads_total", "counter", "How often it was loaded.", offsetof(resident_view, n_loads)},
               {"weft_model_unloads_total", "counter", "How often it left.", offsetof(resident_view, n_unloads)},
               {"weft_model_load_failures_total", "counter", "Loads that failed.", offsetof(resident_view, n_failed)},
@@ -396,6 +469,7 @@ static weft_status plan_one(weft_residents *rs, uint32_t i, weft_error *error) {
   weft_device_runner_config config = weft_runtime_runner_config(rs->rt, i, 0);
   weft_status status = resident_plan(&rs->loader, i, &rs->at[i].memory, error);
   rs->at[i].view.need_bytes = rs->at[i].memory.need_bytes;
+  rs->at[i].bed_bytes = resident_bed_bytes(&rs->loader.beds, &rs->at[i].memory.holding, rs->at[i].memory.need_bytes);
   if (status == WEFT_OK) status = weft_guest_open(&config, hear_guest, rs, &m->copy[0].runner, error);
   m->runner = m->copy[0].runner;
   return status;
@@ -407,16 +481,20 @@ weft_status residents_plan(weft_runtime *rt, weft_error *error) {
   if (rs == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the models of --models-dir");
   rs->rt = rt;
   rs->most_bytes = rt->models_bytes;
+  rs->keep_us = rt->options.keep_alive_us == 0 ? UINT64_MAX : rt->options.keep_alive_us;
   if (pthread_mutex_init(&rs->mutex, NULL) != 0 || pthread_cond_init(&rs->changed, NULL) != 0) {
     weft_free(rs);
     return weft_fail(error, WEFT_E_NO_MEMORY, "the system refused a lock");
   }
   rt->residents = rs;
   rt->pool.changed = hear_pool;
-  weft_status status = resident_loader_open(rt, rs->most_bytes, &rs->loader, error);
+  bool in_place = weft_device_get_info(rt->devices.device[0])->host_memory; /* where what sleeps stays */
+  weft_status status =
+      resident_loader_open(rt, rs->most_bytes + (in_place ? rt->options.sleep_bytes : 0), &rs->loader, error);
   for (uint32_t i = 0; i < rt->n_served && status == WEFT_OK; i++) {
     resident *r = &rs->at[i];
-    r->keep_us = r->view.expires_us = UINT64_MAX;
+    r->keep_us = rs->keep_us;
+    r->view.expires_us = UINT64_MAX;
     r->view.comes_and_goes = rt->model[i].comes_and_goes;
     r->view.state = r->view.comes_and_goes ? RESIDENT_ABSENT : RESIDENT_READY;
     if (r->view.comes_and_goes) status = plan_one(rs, i, error);
@@ -517,12 +595,35 @@ static void ask_one(weft_residents *rs, uint32_t i, resident_wish wish, resident
   if (brings) r->used_us = weft_clock_us();
   if (brings) r->rises = false;
   bool goes = wish == RESIDENT_UNLOAD || wish == RESIDENT_SLEEP;
-  if (goes && r->view.state == RESIDENT_READY) ask_to_leave(rs, i);
+  bool stays = wish == RESIDENT_SLEEP && ask->level == RESIDENT_WEIGHTS_STAY;
+  if (goes) r->stays = stays;
+  if (goes && r->view.state == RESIDENT_READY) ask_to_leave(rs, i, stays);
+}
+
+/* Under the lock: whether there is host memory for the weights of all that shall sleep with them. */
+static weft_status check_beds(weft_residents *rs, const resident_ask *ask, weft_error *error) {
+  uint64_t most = rs->loader.beds.most_bytes, n = 0;
+  if (ask->level == RESIDENT_WEIGHTS_STAY && most == 0)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "level 1 keeps weights in host memory, and this server was started without any for them "
+                     "(--sleep-mib): level 2 drops them");
+  for (uint32_t i = 0; i < rs->rt->n_served && ask->level == RESIDENT_WEIGHTS_STAY; i++) {
+    const resident *r = &rs->at[i];
+    bool asked = r->view.comes_and_goes && (ask->model == i || ask->model == RESIDENTS_ALL);
+    bool has_weights = r->model != NULL || r->view.state == RESIDENT_LOADING;
+    if (has_weights && (asked || is_promised(r))) n += r->bed_bytes;
+  }
+  if (n <= most) return WEFT_OK;
+  return weft_fail(error, WEFT_E_TOO_LARGE,
+                   "weights of all that would sleep at level 1 take %.1f MiB of host memory, and --sleep-mib gives "
+                   "%.1f: level 2 drops them",
+                   (double)n / 1048576.0, (double)most / 1048576.0);
 }
 
 weft_status residents_ask(weft_residents *rs, uint32_t model, resident_wish wish, resident_ask *ask,
                           weft_error *error) {
-  *ask = (resident_ask){.model = model, .wish = wish};
+  uint32_t level = ask->level;
+  *ask = (resident_ask){.model = model, .wish = wish, .level = level};
   if (rs == NULL && model == RESIDENTS_ALL)
     return weft_fail(error, WEFT_E_INVALID,
                      "models of --models-dir alone come and go, and this server was started "
@@ -534,12 +635,14 @@ weft_status residents_ask(weft_residents *rs, uint32_t model, resident_wish wish
                      "--models-dir come and go");
   }
   lock_residents(rs);
-  for (uint32_t i = 0; i < rs->rt->n_served; i++) {
+  if (level == 0) ask->level = rs->loader.beds.most_bytes > 0 ? RESIDENT_WEIGHTS_STAY : RESIDENT_WEIGHTS_GO;
+  weft_status status = wish == RESIDENT_SLEEP ? check_beds(rs, ask, error) : WEFT_OK;
+  for (uint32_t i = 0; i < rs->rt->n_served && status == WEFT_OK; i++) {
     if (rs->at[i].view.comes_and_goes && (model == i || model == RESIDENTS_ALL)) ask_one(rs, i, wish, ask);
   }
   tell_change(rs);
   unlock_residents(rs);
-  return WEFT_OK;
+  return status;
 }
 
 /* Under the lock. What is still loading when it is asked to leave leaves once it is there. */
@@ -551,10 +654,11 @@ static weft_status find_one_outcome(weft_residents *rs, const resident_ask *ask,
     if (r->sleeps) return weft_fail(error, WEFT_CANCELLED, "it was put to sleep meanwhile");
     return WEFT_AGAIN;
   }
-  bool is_gone = r->view.state == RESIDENT_ABSENT || r->view.state == RESIDENT_SLEEPING;
+  bool is_gone =
+      (r->view.state == RESIDENT_ABSENT || r->view.state == RESIDENT_SLEEPING) && (r->view.kept_bytes == 0 || r->stays);
   if (is_gone || (ask->wish == RESIDENT_UNLOAD && r->view.n_unloads > ask->n_done[i])) return WEFT_OK;
   if (ask->wish == RESIDENT_SLEEP && !r->sleeps) return weft_fail(error, WEFT_CANCELLED, "it was woken meanwhile");
-  if (r->view.state == RESIDENT_READY) ask_to_leave(rs, i);
+  if (r->view.state == RESIDENT_READY) ask_to_leave(rs, i, r->stays);
   return WEFT_AGAIN;
 }
 
@@ -636,7 +740,7 @@ static weft_status await_outcome(weft_residents *rs, const resident_ask *ask, we
 
 static int change_model(weft_runtime *rt, const char *name, resident_wish wish, char *error, size_t n_error) {
   weft_error why = {{0}};
-  resident_ask ask;
+  resident_ask ask = {0};
   uint32_t index;
   weft_status status = weft_runtime_model(rt, name, &index, &why) == NULL ? WEFT_E_NOT_FOUND : WEFT_OK;
   if (status == WEFT_OK) status = residents_ask(rt->residents, index, wish, &ask, &why);

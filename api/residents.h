@@ -16,6 +16,11 @@
  * run go on to their end, none starts, and those that wait, or come, have it loaded again. One that sleeps is not
  * loaded for requests: they wait, within their deadlines, until the operator wakes it.
  *
+ * Weights of a model that leaves may stay in host memory (--sleep-mib, resident_sleep.h), from which it comes back
+ * without its file: where the operator puts it to sleep so, which is refused where there is no room; and where it makes
+ * room for another one or was not used for long, if there is room, which it loses to others in the order of last uses.
+ * Unloading, and sleep at the second level, drop them.
+ *
  * Memory: need_bytes is what a model will take, planned from its header when the server started: weights, activations,
  * slots and head. Models that are loading, ready or leaving need at most most_bytes together, at every moment: room is
  * made before the first byte is read, by models and by the pool (shared_room.h), and what leaves is freed before what
@@ -50,6 +55,7 @@ typedef struct resident_view {
   uint64_t took_bytes; /* that the last load took */
   uint64_t expires_us; /* of weft_clock_us, when it leaves if it is not used before; UINT64_MAX: never */
   uint64_t n_loads, n_unloads, n_failed, load_us; /* load_us: what the last load took */
+  uint64_t kept_bytes; /* of host memory that its weights take while it is not there; 0: they were dropped */
 } resident_view;
 
 /* ---- open and close: one thread --------------------------------------------------------------- */
@@ -75,6 +81,9 @@ resident_view residents_look(weft_residents *residents, uint32_t model);
 const char *residents_state_name(resident_state state);
 uint64_t residents_held(weft_residents *residents);
 
+/* How a model sleeps, as vLLM counts: its weights stay in host memory, or are dropped; 0: they stay where there is
+ * memory for them at all (--sleep-mib). */
+enum { RESIDENT_WEIGHTS_STAY = 1, RESIDENT_WEIGHTS_GO = 2 };
 /* What the operator asked for: of a model, or (RESIDENTS_ALL) sleep of all models of the folder, and waking of all,
  * which loads those that were ready when they were put to sleep. */
 typedef enum resident_wish { RESIDENT_LOAD, RESIDENT_UNLOAD, RESIDENT_SLEEP, RESIDENT_WAKE } resident_wish;
@@ -82,10 +91,12 @@ enum { RESIDENTS_ALL = UINT32_MAX };
 typedef struct resident_ask {
   uint32_t model;
   resident_wish wish;
+  uint32_t level;                                              /* of SLEEP */
   uint64_t n_done[WEFT_MODELS_MAX], n_failed[WEFT_MODELS_MAX]; /* before it was asked */
   uint64_t which;                                              /* one bit for each model that it is about */
 } resident_ask;
-/* LOAD wakes, too. INVALID with a line: the model is not of the folder and stays; or there is no folder. */
+/* LOAD wakes, too. ask->level is read, and all of it written. INVALID with a line: the model is not of the folder and
+ * stays; or there is no folder; or weights shall stay and there is no memory for any. TOO_LARGE: not for these. */
 weft_status residents_ask(weft_residents *residents, uint32_t model, resident_wish wish, resident_ask *ask,
                           weft_error *error);
 /* AGAIN until it is done; a line where it could not be done. */

@@ -45,6 +45,17 @@ void weft_holding_clear(weft_holding *h) {
   h->at = h->host_at = 0;
 }
 
+void weft_holding_rest(weft_holding *h) {
+  (void)weft_stretch_resize(&h->stretch, 0);
+}
+
+weft_status weft_holding_rise(weft_holding *h) {
+  WEFT_CHECK(h->stretch.n_bytes == 0);
+  weft_status status = weft_stretch_resize(&h->stretch, h->at);
+  if (status != WEFT_OK) return status;
+  return weft_device_zero(h->stretch.device, (uint8_t *)h->stretch.base + h->at, h->stretch.n_bytes - h->at);
+}
+
 void weft_holding_close(weft_holding *h) {
   weft_device *device = h->stretch.device;
   if (h->stretch.base == NULL) return;

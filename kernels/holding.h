@@ -36,6 +36,11 @@ weft_status weft_holding_open(weft_device *device, uint64_t n_bytes_max, uint64_
 void weft_holding_begin(weft_holding *holding);
 void weft_holding_end(weft_holding *holding);
 void weft_holding_clear(weft_holding *holding);
+/* Gives back device memory alone: what was taken keeps its addresses, and host memory its bytes. rise maps memory there
+ * again, whose first `at` bytes the caller fills before anything uses them; the rest is zero. An error of rise leaves
+ * it as it was. */
+void weft_holding_rest(weft_holding *holding);
+weft_status weft_holding_rise(weft_holding *holding);
 /* Of one that was never opened, too. */
 void weft_holding_close(weft_holding *holding);
 /* Bytes of n takes of n_bytes in all, at most. */

@@ -170,6 +170,7 @@ bool weft_exchange_gives_back(const weft_exchange *exchange);
 
 const char *weft_exchange_method(const weft_exchange *exchange);
 const char *weft_exchange_path(const weft_exchange *exchange);
+const char *weft_exchange_query(const weft_exchange *exchange); /* as it was sent, without its question mark */
 /* Takes another path in its place, for who answers it; where memory is refused the old one stays. Only in begin. */
 void weft_exchange_set_path(weft_exchange *exchange, const char *path);
 const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */

@@ -61,9 +61,11 @@ weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head
   x->is_local = c->local;
   x->method = weft_strdup(head->method);
   x->path = weft_strdup(head->path);
-  if (x->method == NULL || x->path == NULL) {
+  x->query = weft_strdup(head->query == NULL ? "" : head->query);
+  if (x->method == NULL || x->path == NULL || x->query == NULL) {
     weft_free(x->method);
     weft_free(x->path);
+    weft_free(x->query);
     weft_free(x);
     return NULL;
   }
@@ -99,6 +101,7 @@ void http_finish(weft_exchange *x, bool left) {
   }
   weft_free(x->method);
   weft_free(x->path);
+  weft_free(x->query);
   weft_free(x);
 }
 
@@ -361,6 +364,10 @@ const char *weft_exchange_method(const weft_exchange *x) {
 
 const char *weft_exchange_path(const weft_exchange *x) {
   return x->path;
+}
+
+const char *weft_exchange_query(const weft_exchange *x) {
+  return x->query;
 }
 
 void weft_exchange_set_path(weft_exchange *x, const char *path) {

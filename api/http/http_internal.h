@@ -68,7 +68,7 @@ struct weft_exchange {
   http_connection *connection; /* NULL: the client left while a worker had the request */
   weft_note note;
   uint32_t who; /* whose share it counts in: the tenant, or TENANTS_MAX + the address where there is one tenant */
-  char *method, *path;
+  char *method, *path, *query;
   char id[ID_BYTES_MAX + 1];
   weft_trace_context trace;
   weft_refusal_form refusals; /* NULL: the common one */

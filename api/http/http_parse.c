@@ -93,10 +93,11 @@ static char *take_line(char **at) {
   return line;
 }
 
-/* Percent signs decoded in place, up to the query. */
-static bool decode_path(char *path) {
+/* Percent signs decoded in place, up to the query, which stays as it was sent. */
+static bool decode_path(char *path, const char **query) {
   char *to = path;
-  for (const char *from = path; *from != 0 && *from != '?'; from++) {
+  const char *from = path;
+  for (; *from != 0 && *from != '?'; from++) {
     char c = *from;
     if (c == '#' || (unsigned char)c >= 0x80) return false;
     if (c == '%') {
@@ -108,6 +109,7 @@ static bool decode_path(char *path) {
     }
     *to++ = c;
   }
+  *query = *from == '?' ? from + 1 : NULL;
   *to = 0;
   return true;
 }
@@ -145,7 +147,7 @@ static weft_parse parse_first(char *line, weft_http_head *head, const char **aut
   bool asterisk = strcmp(target, "*") == 0 && strcmp(line, "OPTIONS") == 0;
   char *path = after_authority(target, authority);
   if (!asterisk && path[0] != '/') return refuse_form(fault, "the target of the request is no path");
-  if (!decode_path(path)) {
+  if (!decode_path(path, &head->query)) {
     return refuse_form(fault, "the path holds what must be percent-encoded, or a percent sign without two digits");
   }
   head->path = path;

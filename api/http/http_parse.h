@@ -50,6 +50,7 @@ typedef struct weft_http_field {
 /* Texts point into the bytes that were parsed. */
 typedef struct weft_http_head {
   const char *method, *path; /* path: percent signs decoded, without the query */
+  const char *query;         /* behind its question mark, as it was sent; NULL: none was */
   const char *host;          /* NULL: none was sent, which HTTP/1.0 may */
   uint32_t minor;            /* HTTP/1.minor */
   bool keep_alive, chunked, expects_continue;

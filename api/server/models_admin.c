@@ -20,7 +20,8 @@ static void tell_state(void *self, weft_text *out) {
   weft_json_words(out, card.name);
   weft_text_puts(out, ",\"state\":");
   weft_json_words(out, card.state);
-  weft_text_puts(out, "}");
+  const resident_view view = residents_look(t->runtime->residents, t->model);
+  weft_text_printf(out, ",\"kept_bytes\":%llu}", (unsigned long long)view.kept_bytes);
 }
 
 static void tell_done(void *self, weft_text *out) {
@@ -28,8 +29,17 @@ static void tell_done(void *self, weft_text *out) {
   weft_text_puts(out, "{\"success\":true}");
 }
 
-/* The model that the body names, and nothing else. */
-static weft_status read_model(weft_server *s, weft_exchange *x, uint32_t *model, weft_refusal *why) {
+static weft_status read_level(const json_t *value, uint32_t *level, weft_refusal *why) {
+  json_int_t n = json_is_integer(value) ? json_integer_value(value) : 0;
+  *level = (uint32_t)n;
+  if (n == RESIDENT_WEIGHTS_STAY || n == RESIDENT_WEIGHTS_GO) return WEFT_OK;
+  return weft_refuse(why, 400, "invalid_value", "level",
+                     "level must be 1, weights stay in host memory, or 2, they are dropped");
+}
+
+/* The model that the body names, where it sleeps at which level, and nothing else. */
+static weft_status read_model(weft_server *s, weft_exchange *x, bool sleeps, uint32_t *model, uint32_t *level,
+                              weft_refusal *why) {
   json_t *root = NULL, *value;
   const char *key, *name = NULL;
   weft_error error = {{0}};
@@ -40,8 +50,11 @@ static weft_status read_model(weft_server *s, weft_exchange *x, uint32_t *model,
     json_object_foreach(root, key, value) {
       if (strcmp(key, "model") == 0)
         name = json_string_value(value);
+      else if (sleeps && strcmp(key, "level") == 0)
+        status = status == WEFT_OK ? read_level(value, level, why) : status;
       else if (status == WEFT_OK)
-        status = weft_refuse(why, 400, "invalid_value", NULL, "%.32s is unknown: the body has model alone", key);
+        status = weft_refuse(why, 400, "invalid_value", NULL, "%.32s is unknown: the body has model%s", key,
+                             sleeps ? " and level" : " alone");
     }
   }
   if (status == WEFT_OK && name == NULL)
@@ -52,9 +65,9 @@ static weft_status read_model(weft_server *s, weft_exchange *x, uint32_t *model,
   return status;
 }
 
-static void change_models(weft_server *s, weft_exchange *x, uint32_t model, resident_wish wish) {
+static void change_models(weft_server *s, weft_exchange *x, uint32_t model, resident_wish wish, uint32_t level) {
   weft_error error = {{0}};
-  resident_ask ask;
+  resident_ask ask = {.level = level};
   told_state *told = weft_alloc(1, sizeof *told);
   weft_status status = told == NULL ? WEFT_E_NO_MEMORY : WEFT_OK;
   if (status == WEFT_OK) status = residents_ask(s->runtime->residents, model, wish, &ask, &error);
@@ -69,9 +82,9 @@ static void change_models(weft_server *s, weft_exchange *x, uint32_t model, resi
 
 static void change_model(weft_server *s, weft_exchange *x, resident_wish wish) {
   weft_refusal why;
-  uint32_t model = 0;
-  if (read_model(s, x, &model, &why) == WEFT_OK)
-    change_models(s, x, model, wish);
+  uint32_t model = 0, level = 0;
+  if (read_model(s, x, wish == RESIDENT_SLEEP, &model, &level, &why) == WEFT_OK)
+    change_models(s, x, model, wish, level);
   else
     weft_exchange_refuse(x, &why);
 }
@@ -92,13 +105,33 @@ void weft_handle_wake_model(weft_server *s, weft_exchange *x) {
   change_model(s, x, RESIDENT_WAKE);
 }
 
-/* The paths of these three are vLLM's; a body or a level says nothing more. */
+/* `level` of a query, of digits alone, as json. */
+static weft_status read_query_level(const char *query, uint32_t *level, weft_refusal *why) {
+  static const char key[] = "level=";
+  for (const char *at = query; *at != 0; at += strcspn(at, "&"), at += *at == '&') {
+    if (strncmp(at, key, sizeof key - 1) != 0) continue;
+    const char *digits = at + sizeof key - 1;
+    size_t n = strcspn(digits, "&");
+    json_t *value = json_integer(n == 1 ? digits[0] - '0' : 0);
+    weft_status status = read_level(value, level, why);
+    json_decref(value);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+/* The paths of these three are vLLM's; a body, modes and tags say nothing more. */
 void weft_handle_sleep(weft_server *s, weft_exchange *x) {
-  change_models(s, x, RESIDENTS_ALL, RESIDENT_SLEEP);
+  weft_refusal why;
+  uint32_t level = 0;
+  if (read_query_level(weft_exchange_query(x), &level, &why) == WEFT_OK)
+    change_models(s, x, RESIDENTS_ALL, RESIDENT_SLEEP, level);
+  else
+    weft_exchange_refuse(x, &why);
 }
 
 void weft_handle_wake_up(weft_server *s, weft_exchange *x) {
-  change_models(s, x, RESIDENTS_ALL, RESIDENT_WAKE);
+  change_models(s, x, RESIDENTS_ALL, RESIDENT_WAKE, 0);
 }
 
 void weft_handle_is_sleeping(weft_server *s, weft_exchange *x) {

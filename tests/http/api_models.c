@@ -26,6 +26,7 @@ static int open_server(void **state) {
                                      .kv_bytes = 8 << 20,
                                      .models_dir = folder,
                                      .models_bytes = 48 << 20,
+                                     .sleep_bytes = 48 << 20,
                                      .running = 8,
                                      .load_tenants = may,
                                      .n_load_tenants = 1};
@@ -127,6 +128,33 @@ static void test_sleep(void **state) {
   json_decref(ask(boss, "POST", "/v1/models/sleep", "{\"model\":\"ar-dense\"}", 200));
   changes("/v1/models/wake", "ar-dense", "ready");
   changes("/v1/models/unload", "ar-dense", "absent");
+  /* levels: weights stay in host memory, or are dropped */
+  static const struct {
+    const char *path, *body;
+    bool stays;
+  } sleeps[] = {{"/sleep?level=1", "", true},
+                {"/sleep?mode=abort&level=2", "", false},
+                {"/v1/models/sleep", "{\"model\":\"ar-dense\",\"level\":1}", true},
+                {"/v1/models/sleep", "{\"level\":2,\"model\":\"ar-dense\"}", false}};
+  for (size_t i = 0; i < sizeof sleeps / sizeof *sleeps; i++) {
+    changes("/v1/models/load", "ar-dense", "ready");
+    json_decref(ask(boss, "POST", sleeps[i].path, sleeps[i].body, 200));
+    root = ask(boss, "POST", "/v1/models/sleep",
+               sleeps[i].stays ? "{\"model\":\"ar-dense\"}" : "{\"model\":\"ar-dense\",\"level\":2}", 200);
+    assert_true((json_integer_value(at(root, "kept_bytes")) > 0) == sleeps[i].stays);
+    json_decref(root);
+    json_decref(ask(boss, "POST", "/wake_up?tags=weights", "", 200));
+  }
+  changes("/v1/models/unload", "ar-dense", "absent");
+  static const char *const bad[] = {"?level=0", "?level=3", "?level=", "?level=12", "?level=x"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char path[32];
+    (void)snprintf(path, sizeof path, "/sleep%s", bad[i]);
+    refused(boss, path, "", 400, "level must be 1");
+  }
+  refused(boss, "/v1/models/sleep", "{\"model\":\"ar-dense\",\"level\":\"1\"}", 400, "level must be 1");
+  refused(boss, "/v1/models/sleep", "{\"model\":\"ar-dense\",\"tags\":1}", 400, "model and level");
+  refused(boss, "/v1/models/wake", "{\"model\":\"ar-dense\",\"level\":1}", 400, "level is unknown");
   refused(red, "/sleep", "", 403, "operator");
   refused(red, "/wake_up", "", 403, "operator");
 }
