@@ -33,6 +33,7 @@ typedef struct move {
 typedef struct ring {
   move *move; /* [moves_max] */
   uint64_t n_added, n_started, n_ended, n_told;
+  uint64_t n_ahead; /* up: what these read was said before; the file's thread's */
 } ring;
 
 struct weft_kv_file {
@@ -66,6 +67,11 @@ static int64_t system_write(void *self, int fd, const void *from, uint64_t n_byt
 static int64_t system_read(void *self, int fd, void *to, uint64_t n_bytes, uint64_t at) {
   (void)self;
   return pread(fd, to, n_bytes, (off_t)at);
+}
+
+static void system_ahead(void *self, int fd, uint64_t n_bytes, uint64_t at) {
+  (void)self;
+  (void)posix_fadvise(fd, (off_t)at, (off_t)n_bytes, POSIX_FADV_WILLNEED);
 }
 
 /* All of its room is taken now, where the file system can; elsewhere a write may find none. */
@@ -111,7 +117,8 @@ weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **
   weft_kv_file *f = weft_alloc(1, sizeof *f);
   if (f == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory", config->path);
   f->config = *config;
-  f->io = config->io != NULL ? *config->io : (weft_kv_file_io){.write = system_write, .read = system_read};
+  f->io = config->io != NULL ? *config->io
+                             : (weft_kv_file_io){.write = system_write, .read = system_read, .ahead = system_ahead};
   f->fd = -1;
   (void)pthread_mutex_init(&f->mutex, NULL);
   (void)pthread_cond_init(&f->changed, NULL);
@@ -219,14 +226,35 @@ static void tell_of(weft_kv_file *f, outcome how) {
            how == DAMAGED ? "" : ": ", how == DAMAGED ? "" : strerror(why));
 }
 
+enum { AHEAD_BYTES = 16 << 20, AHEAD_PAGES = 32 };
+
+/* Where the pages lie that the next moves will read and nobody spoke of yet: a page at a time would leave the disk idle
+ * while its bytes are looked at. The mutex is held. */
+static uint32_t find_ahead(weft_kv_file *f, uint64_t out[AHEAD_PAGES]) {
+  ring *q = &f->up;
+  uint64_t n_most = AHEAD_BYTES / f->config.page_bytes, end;
+  uint32_t n = 0;
+  n_most = n_most < 2 ? 2 : n_most < AHEAD_PAGES ? n_most : AHEAD_PAGES;
+  end = q->n_ended + n_most < q->n_started ? q->n_ended + n_most : q->n_started;
+  if (q->n_ahead < q->n_ended) q->n_ahead = q->n_ended;
+  for (; q->n_ahead < end; q->n_ahead++) {
+    const move *m = &q->move[q->n_ahead % f->config.moves_max];
+    if (!m->lost) out[n++] = place_of(f, m->end.copy.from);
+  }
+  return n;
+}
+
 /* The mutex is held before and after. */
 static void make_move(weft_kv_file *f, ring *q) {
   move *m = &q->move[q->n_ended % f->config.moves_max];
   const weft_page_copy *copy = &m->end.copy;
   bool up = q == &f->up;
+  uint64_t ahead[AHEAD_PAGES];
   if (f->gone) m->lost = true;
   f->moves = !m->lost;
+  uint32_t n_ahead = up && f->io.ahead != NULL && !m->lost ? find_ahead(f, ahead) : 0;
   (void)pthread_mutex_unlock(&f->mutex);
+  for (uint32_t i = 0; i < n_ahead; i++) f->io.ahead(f->io.self, f->fd, f->config.page_bytes, ahead[i]);
   uint64_t start_us = weft_clock_us();
   outcome how = m->lost ? LOST : up ? lift_page(f, copy->from, copy->to) : sink_page(f, copy->from, copy->to);
   tell_of(f, how);

@@ -19,11 +19,13 @@ extern "C" {
 
 typedef struct weft_kv_file weft_kv_file;
 
-/* Functions like pwrite and pread, through which bytes go to the disk and come back. */
+/* Functions like pwrite and pread, through which bytes go to the disk and come back; ahead says what will be read soon,
+ * so that the disk has several pages to read at once. */
 typedef struct weft_kv_file_io {
   void *self;
   int64_t (*write)(void *self, int fd, const void *from, uint64_t n_bytes, uint64_t at);
   int64_t (*read)(void *self, int fd, void *to, uint64_t n_bytes, uint64_t at);
+  void (*ahead)(void *self, int fd, uint64_t n_bytes, uint64_t at); /* NULL: nobody is told */
 } weft_kv_file_io;
 
 /* Where the slots lie in a file that is open: slot s at begin + s * stride. */

@@ -80,7 +80,7 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
       .n_keep_rows = n_keep_rows(r),
       .restore_max_pages = restores_max(e, n_pages),
       .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
-      .lift_cost = weft_cost_of_us(&lane->cost, e->file_waits.page_us),
+      .lift_cost = weft_cost_of_us(&lane->cost, e->file_waits.page_us / e->file_waits.patience),
       .restore_wait = weft_waiting_may_wait_for_file(e, r),
       .lift_none = n_pages + e->file_waits.n_pages > weft_pager_headroom(e->pager),
       .room_pages = e->n_running > 0 ? n_pages - margin_blocks(e) : 0, /* alone it is let in, since it fits */

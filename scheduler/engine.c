@@ -534,6 +534,7 @@ weft_prefix_feed *weft_engine_feed(weft_engine *engine) {
 
 void weft_engine_expect_file(weft_engine *e, double page_us) {
   e->file_waits.page_us = page_us;
+  e->file_waits.patience = 2;
 }
 
 void weft_engine_visit(weft_engine *engine, weft_visit visit, void *self) {

@@ -15,6 +15,7 @@ weft_status weft_waiting_open(weft_engine *e) {
   uint32_t n_seqs = e->config.running_max + e->config.pins_max;
   weft_list_init(&e->file_waits.whole);
   weft_list_init(&e->file_waits.list);
+  e->file_waits.patience = 1;
   e->file_waits.page_us = (double)e->lane[0].info->page_bytes / FILE_BYTES_PER_US;
   e->followers = weft_alloc(n_seqs, sizeof *e->followers);
   if (e->followers == NULL) return WEFT_E_NO_MEMORY;
@@ -125,7 +126,7 @@ bool weft_waiting_may_wait_for_file(const weft_engine *e, const weft_request *r)
 
 void weft_waiting_for_file(weft_engine *e, weft_request *r, uint32_t n_pages) {
   weft_file_waits *f = &e->file_waits;
-  double us = weft_cost_row_us(&e->lane[r->lane].cost) * r->n_tokens;
+  double us = weft_cost_row_us(&e->lane[r->lane].cost) * r->n_tokens * f->patience;
   defer_request(e, r, WEFT_LEADER_FILE);
   e->stats.n_file_waits += 1;
   r->wait.n_file_waits += 1;

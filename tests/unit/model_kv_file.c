@@ -37,8 +37,8 @@ typedef struct disk {
   uint64_t damage; /* this byte is read as something else; UINT64_MAX: none */
   bool interrupts; /* every other call */
   uint32_t n_calls;
-  _Atomic bool stands; /* calls wait while it does */
-  _Atomic uint32_t n_waiting;
+  _Atomic bool stands;                 /* calls wait while it does */
+  _Atomic uint32_t n_waiting, n_ahead; /* n_ahead: pages that were said to be read soon */
 } disk;
 
 static disk *d;
@@ -78,12 +78,18 @@ static int64_t disk_read(void *self, int fd, void *to, uint64_t n, uint64_t at) 
   return (int64_t)part(n);
 }
 
+static void disk_ahead(void *self, int fd, uint64_t n, uint64_t at) {
+  assert_ptr_equal(self, d);
+  assert_true(fd >= 0 && n == PAGE && at + n <= sizeof d->bytes && at % PAGE == 0);
+  d->n_ahead += 1;
+}
+
 /* ---- short words ----------------------------------------------------------------------------------------- */
 
 static void open_file(bool with_disk) {
   d = calloc(1, sizeof *d);
   d->damage = UINT64_MAX;
-  weft_kv_file_io io = {.self = d, .write = disk_write, .read = disk_read};
+  weft_kv_file_io io = {.self = d, .write = disk_write, .read = disk_read, .ahead = disk_ahead};
   (void)snprintf(path, sizeof path, "%s/kv-file-%d", WEFT_BINARY_DIR, (int)getpid());
   const weft_kv_file_config config = {.path = path,
                                       .page_bytes = PAGE,
@@ -186,6 +192,23 @@ static void pages_come_back_as_they_went(void **state) {
     assert_true(c.n_write_failed == 0 && c.n_read_failed == 0 && c.n_damaged == 0);
     (void)close_file(NULL);
   }
+}
+
+/* All pages that are to come up are told to the disk while the first one is read, each once. */
+static void pages_are_told_ahead(void **state) {
+  (void)state;
+  weft_copy_end end[6];
+  open_file(true);
+  for (uint32_t i = 0; i < 6; i++) assert_true(move_one(i, i, false));
+  assert_int_equal(d->n_ahead, 0);
+  d->stands = true;
+  for (uint32_t i = 0; i < 6; i++) add(i, i, true);
+  start();
+  while (d->n_waiting == 0) (void)usleep(200);
+  assert_int_equal(d->n_ahead, 6);
+  d->stands = false;
+  assert_true(wait_for(6, end));
+  assert_int_equal(d->n_ahead, 6);
 }
 
 /* Only the one move fails, it is counted, and the next ones are as good as ever. */
@@ -342,6 +365,7 @@ int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR); /* disks fail on purpose here */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(pages_come_back_as_they_went, close_file),
+      cmocka_unit_test_teardown(pages_are_told_ahead, close_file),
       cmocka_unit_test_teardown(a_disk_that_refuses, close_file),
       cmocka_unit_test_teardown(what_comes_back_is_checked, close_file),
       cmocka_unit_test_teardown(a_disk_that_stands_still, close_file),

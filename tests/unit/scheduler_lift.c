@@ -82,6 +82,30 @@ static void a_prefix_comes_up(void **state) {
   }
 }
 
+/* Whether the first one waits for its prefix where a page takes so long, as a start with kept prefixes measured it. */
+static bool waits_for(double page_us, uint32_t *n_pages) {
+  open_and_push_down(false);
+  weft_engine_expect_file(w.engine, page_us);
+  uint64_t n_before = stats().pager.n_from_file;
+  weft_request_params p = prompt_of(0);
+  run_all(submit(&p), &p);
+  bool waited = stats().n_file_waits > 0;
+  *n_pages = (uint32_t)(stats().pager.n_from_file - n_before);
+  (void)close_world(NULL);
+  return waited;
+}
+
+/* What the operator wants read is read though it takes a little longer than computing, and not where it takes much
+ * longer. A row takes 100 us here. */
+static void kept_prefixes_may_take_longer(void **state) {
+  uint32_t n_pages, none;
+  (void)state;
+  assert_true(waits_for(1, &n_pages) && n_pages > 0);
+  double equal_us = 64 * 100.0 / n_pages;
+  assert_true(waits_for(1.4 * equal_us, &none));
+  assert_false(waits_for(4 * equal_us, &none));
+}
+
 /* Others, of the same and of another model, run and end meanwhile. */
 static void nobody_is_held_up(void **state) {
   (void)state;
@@ -206,8 +230,8 @@ static void its_model_breaks(void **state) {
 
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* a device is lost on purpose */
-  const struct CMUnitTest tests[] = {TEST(a_prefix_comes_up), TEST(nobody_is_held_up), TEST(waits_end_early),
-                                     TEST(moves_that_fail),   TEST(a_disk_that_hangs), TEST(many_wait),
-                                     TEST(its_model_breaks)};
+  const struct CMUnitTest tests[] = {
+      TEST(a_prefix_comes_up), TEST(nobody_is_held_up), TEST(waits_end_early),  TEST(moves_that_fail),
+      TEST(a_disk_that_hangs), TEST(many_wait),         TEST(its_model_breaks), TEST(kept_prefixes_may_take_longer)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
