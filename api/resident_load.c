@@ -8,12 +8,6 @@
 
 /* ---- the pace -------------------------------------------------------------------------------------- */
 
-enum {
-  PACE_TIMES = 4,      /* the device has so many times as long for requests as for a piece */
-  PACE_LOOK_US = 2000, /* between two looks at who runs */
-  PACE_LEAST_US = 200  /* a sleep is not shorter */
-};
-
 static bool requests_run(const resident_loader *loader) {
   weft_engine_stats stats;
   weft_engine_get_stats(weft_replicas_at(loader->rt->replicas, 0), &stats);
@@ -24,15 +18,11 @@ static bool requests_run(const resident_loader *loader) {
 static void pace_load(void *self, uint64_t device_us) {
   resident_loader *loader = self;
   uint64_t now = weft_clock_us();
-  if (now - loader->look_us >= PACE_LOOK_US) {
-    loader->others_run = requests_run(loader);
-    loader->look_us = now;
-  }
-  loader->debt_us = loader->others_run ? loader->debt_us + PACE_TIMES * device_us : 0;
-  if (loader->debt_us < PACE_LEAST_US) return;
-  (void)usleep((useconds_t)loader->debt_us);
-  uint64_t slept = weft_clock_us() - now;
-  loader->debt_us = slept < loader->debt_us ? loader->debt_us - slept : 0;
+  if (load_pace_looks(&loader->pace, now)) load_pace_saw(&loader->pace, now, requests_run(loader));
+  uint64_t us = load_pace_owes(&loader->pace, device_us);
+  if (us == 0) return;
+  (void)usleep((useconds_t)us);
+  load_pace_slept(&loader->pace, weft_clock_us() - now);
 }
 
 /* ---- open ------------------------------------------------------------------------------------------ */

@@ -5,23 +5,23 @@
  * Law. What a model takes is planned from its header. On a card all of its device memory, and of its runner, is one
  * holding (kernels/holding.h), opened with the plan: addresses and pinned host memory are there before the server
  * serves, so a load and an unload allocate and free nothing, map and unmap alone, and wait for no step. Weights go
- * up by another opening of the device, whose stream the steps do not wait for. While requests run, the device has
- * PACE_TIMES as long for them as for pieces of weights: a load takes at most a fifth of its time. Where the
- * processor computes, that holds if steps leave it no core of its own.
+ * up by another opening of the device, whose stream the steps do not wait for, and while requests run at the pace of
+ * load_pace.h: a load takes at most a fifth of the device's time. Where the processor computes, that holds if steps
+ * leave it no core of its own.
  *
  * Threads: open and plan at the start; resident_open and resident_close on the thread that loads. */
 #ifndef WEFT_API_RESIDENT_LOAD_H
 #define WEFT_API_RESIDENT_LOAD_H
 
+#include "api/load_pace.h"
 #include "api/resident_sleep.h"
 #include "api/runtime.h"
 
 typedef struct resident_loader {
   weft_runtime *rt;
   weft_device *placer;
-  resident_beds beds;        /* of models that left (--sleep-mib) */
-  uint64_t look_us, debt_us; /* of the pace: when it was looked who runs, what is owed to steps */
-  bool others_run;
+  resident_beds beds; /* of models that left (--sleep-mib) */
+  load_pace pace;
 } resident_loader;
 
 typedef struct resident_memory {

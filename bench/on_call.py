@@ -6,7 +6,7 @@
       FOLDER has two files; the first by name streams, the second comes and goes. First a server that has both from its start
       answers; then one with --models-dir: STREAMS [4] streams of TOKENS [400] tokens alone, then again and again while the
       other model is loaded and unloaded LOADS [6] times, put to sleep and woken. Every answer must have the bytes of the first
-      server: exit code 1 where one has not. The gaps are those between two parts of one stream, as a client sees them.
+      server: exit code 1 where one has not. With --sleep-mib N it sleeps with its weights in host memory. The gaps are those between two parts of one stream, as a client sees them.
 """
 import argparse
 import atexit
@@ -138,7 +138,7 @@ def change(server, spans, what):
     spans.setdefault(what, []).append((began, time.monotonic()))
 
 
-folder_options = {"--models-mib", "--load-tenants"}  # which a server without a folder does not take
+folder_options = {"--models-mib", "--load-tenants", "--sleep-mib", "--keep-alive-seconds"}  # which a server without a folder does not take
 rest, more = more, [o for o, before in zip(more, [""] + more) if o not in folder_options and before not in folder_options]
 both = Server(*[o for f in files for o in ("-m", os.path.join(args.folder, f))])
 chats = {name for name in names if both.has_chat(name)}
@@ -190,6 +190,7 @@ print(json.dumps({
     "gaps_quiet": told(quiet),
     "gaps_while_it_comes": told(within(loud, spans.get("load", []) + spans.get("wake", []))),
     "gaps_while_it_leaves": told(within(loud, spans.get("unload", []) + spans.get("sleep", []))),
+    "gaps_by_kind": {what: told(within(loud, rows)) for what, rows in spans.items()},
     "gaps_between": told([g for g in loud if g not in beside]),
     "metrics": kept}, indent=1))
 sys.exit(1 if n_wrong or code else 0)

@@ -112,6 +112,13 @@ class Server:
             found = [line.split(f" plan: {word} ", 1)[1].strip() for line in f if f" plan: {word} " in line]
         return found[-1] if found else None
 
+    def file_gives(self):
+        """MB/s of the pages that the start reads to judge by."""
+        with open(log_path, errors="replace") as f:
+            f.seek(self.log_at)
+            found = [line.split("the file gives ", 1)[1].split()[0] for line in f if "the file gives " in line]
+        return float(found[-1]) if found else None
+
 
 def serve(name, *options):
     return Server(name, [weft, "serve", "-m", args.model, "--backend", args.backend, "--port", "0", "--json", "-v", *options, *more], "port")
@@ -220,7 +227,7 @@ def kept():
         wait_for(f"a prompt of {n} tokens, {name}")
         port, began = server.ready["port"], time.monotonic()
         text = stream(port, body)
-        rows[name] = {"seconds": round(time.monotonic() - began, 3), "text": text, "cached": metric(port, "vllm:prefix_cache_hits_total"), "bytes_read": metric(port, "weft_file_bytes_read_total"), "kept": server.plan("kept")}
+        rows[name] = {"seconds": round(time.monotonic() - began, 3), "text": text, "cached": metric(port, "vllm:prefix_cache_hits_total"), "bytes_read": metric(port, "weft_file_bytes_read_total"), "kept": server.plan("kept"), "judged_mb_s": server.file_gives()}
         began = time.monotonic()
         server.end()
         rows[name]["end_s"] = round(time.monotonic() - began, 3)

@@ -9,9 +9,9 @@
  *
  * A request whose whole prefix is on its way waits at most `patience` times as long as computing all its tokens would
  * take, or 0.2 s if that is longer; after that, or after its eighth wait, it computes. Patience is 1, and 2 where the
- * operator named whose prefixes are kept: reading leaves the device to others. A request that waits for its turn goes on waiting
- * while moves end. While no move ends for 0.2 s (the disk hangs) no request begins to wait, and those that wait
- * compute when their time is over. */
+ * operator named whose prefixes are kept: reading leaves the device to others. A request that waits for its turn goes
+ * on waiting while moves end. While no move ends for 0.2 s (the disk hangs) no request begins to wait, and those that
+ * wait compute when their time is over. */
 #ifndef WEFT_SCHEDULER_FILE_WAIT_H
 #define WEFT_SCHEDULER_FILE_WAIT_H
 
