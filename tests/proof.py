@@ -219,6 +219,13 @@ def check_kept(bench):
     expect(starts(*first, model=bench.model_ar) == (2, False), "kept: answers of another model were taken")
 
 
+def check_again(bench):
+    """What outlives a server, and a fault in each that is found."""
+    report = bench.run(0, ["--matrix", "again"], model=bench.model_ar)
+    for cell in report["cells"]:
+        expect(cell["verdict"] == cell["expected"], f"again: {cell['candidate']}: {cell['verdict']}: {cell.get('line')}")
+
+
 def check_owners(bench):
     """Each thing that an owner of weights has to do, left out in turn."""
     with open(os.path.join(PROOFS, "weight-servers", "double.json"), encoding="utf-8") as f:
@@ -272,7 +279,7 @@ def check_ends(bench):
 def main():
     with tempfile.TemporaryDirectory(prefix="weft-test-prove-") as folder:
         bench = Bench(folder)
-        for part in check_smoke, check_drift, check_verdicts, check_kept, check_owners, check_ends:
+        for part in check_smoke, check_drift, check_verdicts, check_kept, check_again, check_owners, check_ends:
             if len(sys.argv) > 2 and part.__name__ not in sys.argv[2:]:
                 continue
             part(bench)

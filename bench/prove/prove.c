@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/prove/again.h"
 #include "bench/prove/answers.h"
 #include "bench/prove/contracts.h"
 #include "bench/prove/files.h"
@@ -131,9 +132,16 @@ static void run_baseline(proof_run *run) {
 
 static void ask_set(prove_server *server, const prove_cell *cell, set_answers *a) {
   const prove_limits limits = limits_of(cell->set, cell->budget);
-  json_t *before = prove_acceptance(server->port, limits.until_us);
+  json_t *meanwhile = NULL;
+  uint64_t seconds = prove_number(cell->budget, "start_seconds", START_SECONDS);
   a->asked = true;
-  if (prove_answers_ask(server->port, cell->set->requests, &limits, &a->answers, &a->outcome) == PROVE_PROVEN &&
+  if (prove_again(server, cell->set->requests, &limits, seconds, &meanwhile, &a->outcome) == PROVE_PROVEN &&
+      meanwhile != NULL)
+    json_decref(prove_compare_answers(cell->set->baseline, meanwhile, &a->outcome));
+  json_decref(meanwhile);
+  json_t *before = prove_acceptance(server->port, limits.until_us);
+  if (a->outcome.verdict == PROVE_PROVEN &&
+      prove_answers_ask(server->port, cell->set->requests, &limits, &a->answers, &a->outcome) == PROVE_PROVEN &&
       cell->set->scored)
     a->scores = prove_scores_ask(server->port, cell->set->baseline, limits.until_us, &a->outcome);
   json_t *after = a->outcome.verdict == PROVE_PROVEN ? prove_acceptance(server->port, limits.until_us) : json_null();

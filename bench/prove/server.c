@@ -51,8 +51,15 @@ static bool add_option(const prove_server *server, json_t *args, const char *nam
   return good;
 }
 
-static bool make_options(prove_server *server) {
+/* The fault inside of the process that is started now; NULL: none is. */
+static const json_t *find_drift(const prove_server *server) {
   const json_t *drift = json_object_get(server->profile, "drift");
+  const char *only = prove_text(drift, "only", NULL), *now = server->n_boots == 0 ? "first" : "second";
+  return only == NULL || strcmp(only, now) == 0 ? drift : NULL;
+}
+
+static bool make_options(prove_server *server) {
+  const json_t *drift = find_drift(server);
   const char *name;
   json_t *value;
   char number[32];
@@ -78,6 +85,16 @@ static bool make_options(prove_server *server) {
   return good && server->options != NULL;
 }
 
+/* Where the copy of the model with a bit turned over will lie, and who has it. */
+static void name_copy(prove_server *server) {
+  const json_t *drift = json_object_get(server->profile, "drift");
+  const char *path = server->place->models->item[0], *file = strrchr(path, '/');
+  if (json_object_get(drift, "weight") == NULL) return;
+  (void)snprintf(server->model, sizeof server->model, "%.250s/%.200s", server->place->folder,
+                 file != NULL ? file + 1 : path);
+  server->owner_has_copy = strcmp(prove_text(drift, "only", ""), "owner") == 0;
+}
+
 prove_verdict prove_server_open(prove_server *server, const prove_place *place, const char *name,
                                 prove_outcome *outcome) {
   weft_error error = {{0}};
@@ -88,11 +105,13 @@ prove_verdict prove_server_open(prove_server *server, const prove_place *place, 
   if (prove_file_read(place->proofs, "profiles", name, &server->profile, &error) != WEFT_OK)
     return prove_end(outcome, PROVE_BAD_FILE, "profile '%s': %s", name, error.text);
   if (check_options(server, outcome) != PROVE_PROVEN) return outcome->verdict;
+  name_copy(server);
   const char *owner = prove_text(server->profile, "weight_server", NULL);
   if (owner == NULL) return PROVE_PROVEN;
   if (prove_file_read(place->proofs, "weight-servers", owner, &file, &error) != WEFT_OK)
     return prove_end(outcome, PROVE_BAD_FILE, "profile '%s': %s", name, error.text);
-  prove_verdict verdict = prove_owner_open(&server->owner, file, place->models->item[0], place->folder, outcome);
+  const char *lent = server->owner_has_copy ? server->model : place->models->item[0];
+  prove_verdict verdict = prove_owner_open(&server->owner, file, lent, place->folder, outcome);
   json_decref(file);
   return verdict;
 }
@@ -111,7 +130,8 @@ static weft_status boot_with(prove_server *server, const char *const *words, con
   for (; *words != NULL; words++) args[n++] = *words;
   for (uint32_t i = 0; i < server->place->models->n; i++) {
     args[n++] = "-m";
-    args[n++] = i == 0 && server->model[0] != 0 ? server->model : server->place->models->item[i];
+    args[n++] =
+        i == 0 && server->model[0] != 0 && !server->owner_has_copy ? server->model : server->place->models->item[i];
   }
   for (size_t i = 0; i < json_array_size(server->options) && n < ARGS_MAX; i++)
     args[n++] = json_string_value(json_array_get(server->options, i));
@@ -153,15 +173,12 @@ static prove_verdict ask_room(prove_server *server, prove_outcome *outcome) {
 }
 
 static prove_verdict turn_bit(prove_server *server, prove_outcome *outcome) {
-  const json_t *weight = json_object_get(json_object_get(server->profile, "drift"), "weight");
+  const json_t *drift = json_object_get(server->profile, "drift"), *weight = json_object_get(drift, "weight");
   weft_error error = {{0}};
   if (weight == NULL) return PROVE_PROVEN;
   prove_flip flip = {.tensor = prove_text(weight, "tensor", ""),
                      .byte = prove_number(weight, "byte", 0),
                      .bit = (uint32_t)prove_number(weight, "bit", 0)};
-  const char *file = strrchr(server->place->models->item[0], '/');
-  (void)snprintf(server->model, sizeof server->model, "%.250s/%.200s", server->place->folder,
-                 file != NULL ? file + 1 : server->place->models->item[0]);
   if (prove_flip_copy(&flip, server->place->models->item[0], server->model, &error) != WEFT_OK)
     return prove_end(outcome, PROVE_BAD_FILE, "profile '%s': %s", server->name, error.text);
   return PROVE_PROVEN;
@@ -194,24 +211,51 @@ static bool hear_port(prove_server *server, uint64_t until_us) {
   return false;
 }
 
-prove_verdict prove_server_start(prove_server *server, uint64_t seconds, prove_outcome *outcome) {
+/* A process of the server, until it listens. */
+static prove_verdict boot_server(prove_server *server, const char *log_name, uint64_t seconds, prove_outcome *outcome) {
   static const char *const words[] = {"--port", "0", "--json", NULL};
   weft_error error = {{0}};
-  if (turn_bit(server, outcome) != PROVE_PROVEN) return outcome->verdict;
-  if (start_owner(server, outcome) != PROVE_PROVEN) return outcome->verdict;
-  if (!make_options(server)) return prove_end(outcome, PROVE_NO_START, "no memory for the options");
-  if (ask_room(server, outcome) != PROVE_PROVEN) return outcome->verdict;
   uint64_t start = weft_clock_us();
   server->port = 0;
   (void)json_array_clear(server->devices); /* of the time before, where it is started again */
-  if (boot_with(server, words, "server", &error) != WEFT_OK)
+  if (boot_with(server, words, log_name, &error) != WEFT_OK)
     return prove_end(outcome, PROVE_NO_START, "profile '%s': %s", server->name, error.text);
   if (!hear_port(server, start + seconds * 1000000u)) {
     (void)prove_child_stop(&server->child, STOP_MS);
     return tell_no_start(server, outcome);
   }
+  server->n_boots += 1;
   server->start_seconds = (double)(weft_clock_us() - start) * 1e-6;
   return PROVE_PROVEN;
+}
+
+prove_verdict prove_server_start(prove_server *server, uint64_t seconds, prove_outcome *outcome) {
+  if (turn_bit(server, outcome) != PROVE_PROVEN) return outcome->verdict;
+  if (start_owner(server, outcome) != PROVE_PROVEN) return outcome->verdict;
+  if (!make_options(server)) return prove_end(outcome, PROVE_NO_START, "no memory for the options");
+  if (ask_room(server, outcome) != PROVE_PROVEN) return outcome->verdict;
+  return boot_server(server, "server", seconds, outcome);
+}
+
+static prove_verdict tell_unclean(const prove_server *server, const prove_child *child, prove_outcome *outcome) {
+  return prove_end(outcome, PROVE_DIED, "profile '%s': the server did not end as it should (exit code %d)",
+                   server->name, child->code);
+}
+
+prove_verdict prove_server_again(prove_server *server, uint64_t seconds, bool beside, prove_outcome *outcome) {
+  if (!beside && !prove_child_stop(&server->child, STOP_MS)) return tell_unclean(server, &server->child, outcome);
+  if (beside) server->before = server->child;
+  server->child = (prove_child){.pid = 0};
+  if (!make_options(server)) return prove_end(outcome, PROVE_NO_START, "no memory for the options");
+  return boot_server(server, "again", seconds, outcome);
+}
+
+prove_verdict prove_server_await_before(prove_server *server, prove_outcome *outcome) {
+  uint64_t until_us = weft_clock_us() + STOP_MS * 1000ull;
+  while (prove_child_alive(&server->before) && weft_clock_us() < until_us && !prove_told_to_stop()) (void)usleep(2000);
+  bool late = prove_child_alive(&server->before), clean = prove_child_stop(&server->before, STOP_MS);
+  if (late) return prove_end(outcome, PROVE_DIED, "profile '%s': the server before does not end", server->name);
+  return clean ? PROVE_PROVEN : tell_unclean(server, &server->before, outcome);
 }
 
 prove_verdict prove_server_lost(prove_server *server, const char *what, prove_outcome *outcome) {
@@ -227,14 +271,13 @@ prove_verdict prove_server_lost(prove_server *server, const char *what, prove_ou
 prove_verdict prove_server_stop(prove_server *server, prove_outcome *outcome) {
   bool there = server->child.pid != 0;
   bool clean = prove_child_stop(&server->child, STOP_MS);
-  if (there && !clean)
-    (void)prove_end(outcome, PROVE_DIED, "profile '%s': the server did not end as it should (exit code %d)",
-                    server->name, server->child.code);
+  if (there && !clean) (void)tell_unclean(server, &server->child, outcome);
   if (server->owner.state == PROVE_OWNER_EXPORTED) (void)prove_owner_stop(&server->owner, outcome);
   return outcome->verdict;
 }
 
 void prove_server_close(prove_server *server) {
+  (void)prove_child_stop(&server->before, STOP_MS);
   (void)prove_child_stop(&server->child, STOP_MS);
   prove_owner_close(&server->owner);
   prove_free_environment(server->env);

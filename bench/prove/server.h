@@ -22,17 +22,23 @@ typedef struct prove_server {
   const char *name; /* of the profile; borrowed */
   json_t *profile, *options, *devices, *preflight, *models, *counted;
   prove_owner owner;
-  char **env; /* NULL: ours */
-  prove_child child;
+  char **env;                /* NULL: ours */
+  prove_child child, before; /* before: it hands over to child (again.h) */
+  uint32_t n_boots;          /* processes of it that were started */
   uint16_t port;
   double start_seconds;
   char model[PROVE_PATH_MAX]; /* a copy with a bit turned over; empty: none */
+  bool owner_has_copy;        /* the owner of the weights has it, and the server does not */
 } prove_server;
 
 prove_verdict prove_server_open(prove_server *server, const prove_place *place, const char *name,
                                 prove_outcome *outcome);
 /* seconds: most until it listens. */
 prove_verdict prove_server_start(prove_server *server, uint64_t seconds, prove_outcome *outcome);
+/* Once more, with the same options and owner: after the process before has ended, or (beside) while it runs. */
+prove_verdict prove_server_again(prove_server *server, uint64_t seconds, bool beside, prove_outcome *outcome);
+/* The process before has handed over: waits for its end, which must be a clean one. */
+prove_verdict prove_server_await_before(prove_server *server, prove_outcome *outcome);
 /* Ends the server, and then the owner of its weights. */
 prove_verdict prove_server_stop(prove_server *server, prove_outcome *outcome);
 void prove_server_close(prove_server *server);
