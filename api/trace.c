@@ -71,6 +71,8 @@ static void put_step(trace *t, const weft_step_record *s, uint64_t device_free_u
   uint64_t starts = s->launched_us > device_free_us ? s->launched_us : device_free_us;
   put_span(t, "plan", ENGINE_ROW, s->began_us, s->launched_us);
   weft_text_printf(t->out, ",\"args\":{\"step\":%llu}}", (unsigned long long)s->number);
+  put_span(t, "enqueue", ENGINE_ROW, s->launched_us, s->enqueued_us);
+  weft_text_printf(t->out, ",\"args\":{\"step\":%llu}}", (unsigned long long)s->number);
   put_span(t, name_of_step(s), FIRST_MODEL_ROW + s->lane, starts, s->collected_us);
   weft_text_printf(t->out,
                    ",\"args\":{\"step\":%llu,\"segments\":%u,\"prefill\":%u,\"decode\":%u,"

@@ -86,6 +86,7 @@ typedef struct weft_graph_counters {
   uint64_t captures; /* recorded as a graph, then launched */
   uint64_t launches; /* graphs launched */
   uint64_t patched;  /* launches that needed new tables only */
+  uint64_t nodes;    /* kernels and copies in the graphs launched */
   uint64_t refused;  /* 1: the device gave up on graphs */
 } weft_graph_counters;
 

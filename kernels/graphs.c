@@ -18,8 +18,11 @@ weft_status step_graphs_open(step_graphs *g, weft_device *device, const step_gra
 }
 
 /* Adds to a counter, which one thread writes and any thread may read. */
+static void count(uint64_t *n, uint64_t more) {
+  __atomic_store_n(n, *n + more, __ATOMIC_RELAXED);
+}
 static void count_one(uint64_t *n) {
-  __atomic_store_n(n, *n + 1, __ATOMIC_RELAXED);
+  count(n, 1);
 }
 
 static void drop_graph(step_graphs *g, step_graph *graph) {
@@ -141,6 +144,7 @@ static bool seen_before(step_graphs *g) {
 static weft_status launch_graph(step_graphs *g, step_graph *graph) {
   graph->last = g->n_steps;
   count_one(&g->n.launches);
+  count(&g->n.nodes, graph->n_nodes);
   return g->calls->launch(g->device, graph->exec);
 }
 
@@ -216,12 +220,14 @@ static bool end_capture(step_graphs *g, weft_status *status) {
   if (*status != WEFT_OK) captured = *status;
   if (captured == WEFT_OK && !same_signature(g->signature, g->walked)) captured = WEFT_E_INVALID;
   if (captured == WEFT_OK) captured = make_exec(g, place, graph);
+  uint32_t n_nodes = captured == WEFT_OK ? g->calls->count_nodes(g->device, graph) : 0;
   if (graph != NULL) g->calls->free_graph(g->device, graph);
   if (captured != WEFT_OK) return refuse_graphs(g, captured, status);
   count_one(&g->n.captures);
   place->signature = g->walked;
   place->last = g->n_steps;
   place->owner = g->owner;
+  place->n_nodes = n_nodes;
   if (!all_ready(g, true)) return run_eagerly(g);
   *status = launch_graph(g, place);
   return false;

@@ -41,6 +41,7 @@ typedef struct step_graphs_calls {
   weft_status (*capture_end)(weft_device *device, void **graph);
   weft_status (*instantiate)(weft_device *device, void *graph, void **exec);
   weft_status (*launch)(weft_device *device, void *exec);
+  uint32_t (*count_nodes)(weft_device *device, void *graph);
   void (*free_graph)(weft_device *device, void *graph);
   /* has_ended: nothing that was launched of it runs any more; any thread may then call. */
   void (*free_exec)(weft_device *device, void *exec, bool has_ended);
@@ -54,6 +55,7 @@ typedef struct step_graph {
   step_graphs_signature signature;
   uint64_t last : 40, owner : 24; /* last: number of the step that launched it */
   void *exec;                     /* NULL: no graph here */
+  uint32_t n_nodes;
 } step_graph;
 
 typedef struct step_graphs {

@@ -22,6 +22,7 @@ typedef struct weft_step_record {
   bool failed;           /* the device failed during the step */
   uint64_t began_us;     /* planning of the step began */
   uint64_t launched_us;  /* the runner got the step */
+  uint64_t enqueued_us;  /* the runner had enqueued it */
   uint64_t collected_us; /* the results of the step were there */
   uint64_t applied_us;   /* the results were applied */
   uint64_t predicted_us; /* device time of the step by the cost model (cost.h) */

@@ -155,6 +155,7 @@ static bool submit_step(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   plan->launched_us = weft_present_us(e);
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
   e->runner_ns += weft_clock_ns() - start_ns;
+  plan->enqueued_us = weft_present_us(e);
   weft_copies_hear(e);
   if (status != WEFT_OK) {
     weft_lifecycle_break(e, lane, status, "the start of a step");
@@ -262,6 +263,7 @@ static void record_step(weft_engine *e, const weft_step_plan *plan, uint64_t too
       .failed = failed,
       .began_us = plan->began_us,
       .launched_us = plan->launched_us,
+      .enqueued_us = plan->enqueued_us,
       .collected_us = e->now_us,
       .applied_us = weft_present_us(e),
       .predicted_us = (uint64_t)plan->predicted_us,

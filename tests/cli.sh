@@ -232,6 +232,7 @@ expect 0 'accepted' bash -c "'$weft' bench drafts -m tests/golden/models/ar-dens
 # a quarter of four places is one where each request reserves the longest one's memory, and four where it holds pages
 expect 0 '' bash -c "'$weft' bench batching -m model/demo/weft-demo-ar.gguf --running 4 --n-prompt 32 --n-generate 4 --repeat 1 -q --csv | \
   awk -F, '\$1 == \"tight\" && \$5 == (\$3 ~ /contiguous/ ? 1 : 4) && \$6 > 0 { n++ } END { exit n != 8 || NR != 16 }'"
+expect 0 'call by call, --no-overlap      0' "$weft" bench graphs -m model/demo/weft-demo-ar.gguf --n-prompt 16 --n-generate 40 --repeat 1 -q
 expect 0 '2 at once: 3 runs have equal answers' "$weft" bench repeats -m model/demo/weft-demo-ar.gguf --n-parallel 2 --n-prompt 16 --n-generate 8 --repeat 2 -q
 expect 2 'give --draft ngram:K' "$weft" bench drafts -m model/demo/weft-demo-ar.gguf -q
 expect 2 'give shares from 0 to 1' "$weft" bench drafts -m model/demo/weft-demo-ar.gguf --draft ngram --accept 2

@@ -203,7 +203,7 @@ const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
      "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|phases|arena|compare A.csv "
-     "B.csv|room|drafts|repeats|kernels "
+     "B.csv|room|drafts|graphs|repeats|kernels "
      "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|batching|tenants|profile|experts] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
@@ -215,6 +215,8 @@ const weft_command weft_lab_commands[] = {
      "  weft bench phases -m a.gguf                     where the time of a step goes: prefill, canvas, head, soft\n"
      "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"
      "  weft bench drafts -m a.gguf --draft ngram:8 --accept 0.6,0.8 --depths 2,4,8    drafts beside none\n"
+     "  weft bench graphs -m a.gguf                     what a decoded token's time consists of, with graphs and "
+     "without\n"
      "  weft bench experts -m a.gguf                    experts that rows of one text touch, and of several\n"
      "  weft bench repeats -m a.gguf --repeat 12        the same prompts again and again: answers must be equal\n"
      "  weft bench batching -m a.gguf --running 32      what paging and continuous batching are worth\n"

@@ -18,6 +18,7 @@ static const struct {
     {"peer", weft_bench_peer},         {"serving", weft_bench_serving},   {"drafts", weft_bench_drafts},
     {"pressure", weft_bench_pressure}, {"tenants", weft_bench_tenants},   {"profile", weft_bench_profile},
     {"experts", weft_bench_experts},   {"repeats", weft_bench_repeats},   {"batching", weft_bench_batching},
+    {"graphs", weft_bench_graphs},
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 

@@ -14,6 +14,7 @@ int weft_bench_arena(const weft_lab_config *config);
 int weft_bench_batching(const weft_lab_config *config);
 int weft_bench_compare(const weft_lab_config *config);
 int weft_bench_experts(const weft_lab_config *config);
+int weft_bench_graphs(const weft_lab_config *config);
 int weft_bench_frontier(const weft_lab_config *config);
 int weft_bench_peer(const weft_lab_config *config);
 int weft_bench_phases(const weft_lab_config *config);

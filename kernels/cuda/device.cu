@@ -342,6 +342,12 @@ static weft_status graph_launch(weft_device *device, void *exec) {
                            : status;
 }
 
+static uint32_t count_nodes(weft_device *device, void *graph) {
+  size_t n = 0;
+  (void)cuda_judge(cuda_of(device), cudaGraphGetNodes((cudaGraph_t)graph, NULL, &n), "counting a graph's nodes");
+  return (uint32_t)n;
+}
+
 static void free_graph(weft_device *device, void *graph) {
   (void)cuda_judge(cuda_of(device), cudaGraphDestroy((cudaGraph_t)graph), "freeing a graph");
 }
@@ -354,7 +360,8 @@ static void free_exec(weft_device *device, void *exec, bool has_ended) {
 }
 
 static const step_graphs_calls graph_calls = {graph_capture, graph_capture_end, graph_instantiate,
-                                              graph_launch,  free_graph,        free_exec};
+                                              graph_launch,  count_nodes,       free_graph,
+                                              free_exec};
 
 /* ---- tables --------------------------------------------------------------------------------------------- */
 

@@ -70,6 +70,11 @@ static weft_status card_launch(weft_device *device, void *made) {
   of(device)->launched = ((exec *)made)->value;
   return WEFT_OK;
 }
+/* Its shape, so that each kind of step has its own number. */
+static uint32_t card_count_nodes(weft_device *device, void *graph) {
+  (void)device;
+  return (uint32_t)((exec *)graph)->shape;
+}
 static void card_free_graph(weft_device *device, void *graph) {
   of(device)->n_graphs -= 1;
   weft_free(graph);
@@ -81,7 +86,8 @@ static void card_free_exec(weft_device *device, void *made, bool has_ended) {
 }
 
 static const step_graphs_calls graph_calls = {card_capture, card_capture_end, card_instantiate,
-                                              card_launch,  card_free_graph,  card_free_exec};
+                                              card_launch,  card_count_nodes, card_free_graph,
+                                              card_free_exec};
 static const device_calls calls = {
     .alloc = card_alloc, .free = card_free, .upload = host_copy, .zero = host_zero, .copy = host_copy};
 
@@ -152,6 +158,7 @@ static void test_life(void **state) {
   assert_int_equal(n.captures, 1);
   assert_int_equal(n.launches, 2);
   assert_int_equal(n.patched, 1);
+  assert_int_equal(n.nodes, 2); /* one each */
   card_close(card);
 }
 

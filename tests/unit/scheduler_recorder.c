@@ -47,7 +47,8 @@ static void every_step_is_recorded(void **state) {
     assert_int_equal(step[i].number, i + 1);
     assert_true(own > 0 && !step[i].failed && step[i].n_segments > 0);
     assert_true(step[i].began_us <= step[i].launched_us);
-    assert_true(step[i].launched_us <= step[i].collected_us);
+    assert_true(step[i].launched_us <= step[i].enqueued_us);
+    assert_true(step[i].enqueued_us <= step[i].collected_us);
     assert_true(step[i].collected_us <= step[i].applied_us);
     assert_int_equal(step[i].n_pages_free + step[i].n_pages_cached + step[i].n_pages_pinned, w.config.n_pages);
     rows[0] += step[i].n_prefill_rows;
