@@ -57,6 +57,7 @@ static __device__ __forceinline__ transposed_places transposed_places_of(uint32_
                                                                          uint32_t tile, bool tail) {
   constexpr int bits = packed_bits(T);
   packed_block p = packed_block_of<T>(NULL, unit, tail);
+  constexpr bool narrow = packed_is_narrow(T);
   uint32_t row = lane % 2, matrix = lane / 8, h = matrix % 2, second = matrix / 2, i = lane / 8, e = lane / 4 % 2;
   transposed_places at;
   at.tail = p.tail;
@@ -65,17 +66,22 @@ static __device__ __forceinline__ transposed_places transposed_places_of(uint32_
   at.lane = lane;
   at.tile = tile;
   at.codes = (uint32_t)(uintptr_t)p.codes + lane % 8 / 2 * tile;
-  at.codes_x = bits == 4 && p.tail ? 64 : 128;
+  at.codes_x = narrow || (bits == 4 && p.tail) ? 64 : 128;
   at.codes_part = bits == 16 && p.tail ? 16 : 2048;
-  if (bits == 4) at.codes += p.tail ? h * 256 + row * 32 + block * 16 : h * 512 + row * 64 + block * 16;
+  if (narrow)
+    at.codes += h * 256 + row * 32 + block / 2 * 16;
+  else if (bits == 4)
+    at.codes += p.tail ? h * 256 + row * 32 + block * 16 : h * 512 + row * 64 + block * 16;
   if (bits == 8) at.codes += h * 512 + row * 64 + (p.tail ? block * 32 + second * 16 : second * 1024 + block * 16);
   if (bits == 16) at.codes += second * 1024 + h * 512 + row * 64 + (p.tail ? block * 32 : block * 16);
   at.high = (uint32_t)(uintptr_t)p.high;
   at.high_token = p.tail ? 16 : 32;
   at.high_half = p.tail ? 2 : 4;
-  at.high_shift = 4 * (i % 2);
+  at.high_shift = packed_has_third_bit(T) ? i : 4 * (i % 2);
   if (T == WEFT_TYPE_Q6_K)
     at.high += lane % 8 / 2 * tile + (2 * matrix + row) * 64 + block * 16;
+  else if (packed_has_third_bit(T))
+    at.high += lane % 4 * tile + block * 8 + e * 2;
   else
     at.high += lane % 4 * tile + (p.tail ? (2 * block + i / 2) * 4 + e : block * 8 + e * 2 + i / 2);
   at.scales = (uint32_t)(uintptr_t)p.scales;
@@ -124,13 +130,36 @@ static __device__ __forceinline__ void transpose_two_bits(const uint8_t *tiles, 
   }
 }
 
+/* Codes of two bits. ldmatrix takes 16 bytes of a token, which are those of two blocks: eight numbers of 16 bits, each
+ * with two of the numbers that codes of four bits have. A shuffle gives them to the lanes that want them, and the third
+ * bits, where T has them, are read beside. */
+template <int T>
+static __device__ __forceinline__ void transpose_narrow(const uint8_t *tiles, const transposed_places &at, uint32_t x,
+                                                        transposed_codes<T> &out) {
+  uint32_t both[2], g = at.lane / 4, from = (at.block % 2 * 4 + g / 4 * 2 + g % 2) * 4 + at.lane % 4;
+  transpose_two(both[0], both[1], shared_address(tiles) + at.codes + x * at.codes_x);
+  const uint8_t *third = tiles + at.high + 2 * x * at.high_token;
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    out.code[h] = __shfl_sync(0xFFFFFFFFu, both[h], (int)from) >> (2 * (g / 2 % 2)) & 0x33333333u;
+    if constexpr (packed_has_third_bit(T)) {
+      uint32_t low = *(const uint16_t *)(const void *)(third + h * at.high_half);
+      uint32_t next = *(const uint16_t *)(const void *)(third + at.high_token + h * at.high_half);
+      out.code[h] |= ((low | next << 16) >> at.high_shift & 0x11111111u) << 2;
+    }
+  }
+}
+
 /* Loads the codes of product x. */
 template <int T>
 static __device__ __forceinline__ void transpose_codes_of(const uint8_t *tiles, const transposed_places &at, uint32_t x,
                                                           transposed_codes<T> &out) {
   constexpr int bits = packed_bits(T);
   uint32_t codes = shared_address(tiles) + at.codes + x * at.codes_x;
-  if constexpr (bits == 4) transpose_two(out.code[0], out.code[1], codes);
+  if constexpr (packed_is_narrow(T))
+    transpose_narrow<T>(tiles, at, x, out);
+  else if constexpr (bits == 4)
+    transpose_two(out.code[0], out.code[1], codes);
   if constexpr (bits >= 8) transpose_four(out.code, codes);
   if constexpr (bits == 16) transpose_four(out.code + 4, codes + at.codes_part);
   if constexpr (packed_has_fifth_bit(T)) {
@@ -183,7 +212,7 @@ static __device__ __forceinline__ void token_factors(const uint8_t *tile, const 
     float d = half_bits(*(const uint16_t *)(const void *)(scales + 256 + r * 2)) * up;
     out[0] = bits_f16(d * (float)(int8_t)(two & 0xFFu));
     out[1] = bits_f16(d * (float)(int8_t)(two >> 8));
-  } else if constexpr (T == WEFT_TYPE_S4_IQ4) {
+  } else if constexpr (packed_is_s(T)) {
     uint32_t two = *(const uint16_t *)(const void *)(scales + r * 16 + 8 * at.half + 2 * at.block);
     float d = *(const float *)(const void *)(scales + 256 + r * 4) * up;
     out[0] = bits_f16(d * (float)(int8_t)(two & 0xFFu));

@@ -25,9 +25,32 @@ struct lane_codes {
   uint32_t high[4]; /* 1 bit: [row half]; 2 bits: [row half][2] */
 };
 
+/* Words of 4 bits of codes that are stored with two, and, where T has them, a third in `third`. */
+template <int T>
+static __device__ __forceinline__ uint4 widen_codes(uint2 two, uint32_t third) {
+  uint4 out = make_uint4(two.x & 0x33333333u, two.x >> 2 & 0x33333333u, two.y & 0x33333333u, two.y >> 2 & 0x33333333u);
+  if (packed_has_third_bit(T)) {
+    out.x |= third << 2 & 0x44444444u, out.y |= third << 1 & 0x44444444u;
+    out.z |= third & 0x44444444u, out.w |= third >> 1 & 0x44444444u;
+  }
+  return out;
+}
+
+template <int T>
+static __device__ __forceinline__ void load_narrow_codes(const packed_block &p, uint32_t lane, lane_codes<T> &out) {
+  uint2 third = make_uint2(0, 0);
+  if (packed_has_third_bit(T)) third = *(const uint2 *)(const void *)(p.high + lane * 8);
+  out.code[0] = widen_codes<T>(*(const uint2 *)(const void *)(p.codes + lane * 8), third.x);
+  out.code[1] = widen_codes<T>(*(const uint2 *)(const void *)(p.codes + 256 + lane * 8), third.y);
+}
+
 template <int T>
 static __device__ __forceinline__ void load_codes(const packed_block &p, uint32_t lane, lane_codes<T> &out) {
   constexpr int bits = packed_bits(T), n = lane_codes<T>::N;
+  if constexpr (packed_is_narrow(T)) {
+    load_narrow_codes<T>(p, lane, out);
+    return;
+  }
   if (bits == 4 && p.tail) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -92,7 +115,7 @@ static __device__ __forceinline__ void load_scales(const packed_block &p, uint32
     out.row[0].y = *(const uint16_t *)(const void *)(p.scales + (g + 8) * 16 + at);
     out.row[0].z = *(const uint16_t *)(const void *)(p.scales + 256 + g * 2);
     out.row[0].w = *(const uint16_t *)(const void *)(p.scales + 256 + (g + 8) * 2);
-  } else if constexpr (packed_shape_of(T).unit == 256) { /* S4, Q2_K */
+  } else if constexpr (packed_shape_of(T).unit == 256) { /* S4, S3, Q2_K */
     uint32_t at = 8 * p.half + 2 * c;
     out.row[0].x = *(const uint16_t *)(const void *)(p.scales + g * 16 + at);
     out.row[0].y = *(const uint16_t *)(const void *)(p.scales + (g + 8) * 16 + at);
@@ -215,7 +238,7 @@ static __device__ __forceinline__ void make_dequant_factors(const lane_scales<T>
       out.of[r][0] = offset_factors(d[r] * (float)(int8_t)(s[r] & 0xFFu), 32.0f);
       out.of[r][1] = offset_factors(d[r] * (float)(int8_t)(s[r] >> 8), 32.0f);
     }
-  } else if constexpr (T == WEFT_TYPE_S4_IQ4) {
+  } else if constexpr (packed_is_s(T)) {
     float up = powers.prescale * 0x1p24f, d[2] = {__uint_as_float(in.row[0].z) * up, __uint_as_float(in.row[0].w) * up};
     uint32_t s[2] = {in.row[0].x, in.row[0].y};
 #pragma unroll
@@ -396,6 +419,7 @@ static __device__ __forceinline__ int prescale_exponent(int type, const packed_h
       most *= 15.0f, zero_point *= 15.0f;
       break;
     case WEFT_TYPE_S4_IQ4:
+    case WEFT_TYPE_S3_Q3:
       most *= 128.0f;
       break;
     case WEFT_TYPE_Q4_K:

@@ -96,9 +96,33 @@ static __device__ uint32_t file_f16(const pack_args &a, const uint8_t *row, uint
   return file_byte(a, row, k, at) | file_byte(a, row, k, at + 1) << 8;
 }
 
+/* Bit of element i of a word whose codes have four bits. */
+static __device__ uint32_t nibble_place(uint32_t i) {
+  return i / 2 * 4 + i % 2 * 16;
+}
+
+/* pack_codes of codes that are stored with two bits. */
+static __device__ uint32_t pack_narrow(const pack_args &a, uint64_t tile, uint32_t k0, uint32_t at) {
+  uint32_t h = at / 256, lane = at / 8 % 32, word = 0;
+  const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
+  uint32_t k = k0 + 32 * (lane % 4) + at / 4 % 2 * 16;
+  for (uint32_t i = 0; i < 16; i++) word |= (file_code(a, row, k + i) & 3u) << (nibble_place(i % 8) + i / 8 * 2);
+  return word;
+}
+
+/* The word at byte `at` of their third bits. */
+static __device__ uint32_t pack_third(const pack_args &a, uint64_t tile, uint32_t k0, uint32_t at) {
+  uint32_t lane = at / 8, h = at / 4 % 2, word = 0;
+  const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
+  for (uint32_t i = 0; i < 32; i++)
+    word |= (file_code(a, row, k0 + 32 * (lane % 4) + i) >> 2 & 1u) << (nibble_place(i % 8) + i / 8);
+  return word;
+}
+
 /* The word at byte `at` of the codes of 128 inputs that begin at k0. */
 static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
   uint32_t bits = packed_bits(a.type), h, lane, e, n = 32 / bits, word = 0;
+  if (packed_is_narrow(a.type)) return pack_narrow(a, tile, k0, at);
   if (bits == 16) {
     h = at / 512 % 2, lane = at / 16 % 32, e = at / 1024 * 8 + at % 16 / 2;
   } else if (bits == 8) {
@@ -112,13 +136,14 @@ static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_
   uint32_t k = k0 + (tail ? 16 : 32) * (lane % 4) + e;
   for (uint32_t i = 0; i < n; i++) {
     uint32_t code = file_code(a, row, k + i) & (bits == 16 ? 0xFFFFu : (1u << bits) - 1u);
-    word |= code << (bits == 4 ? i / 2 * 4 + i % 2 * 16 : i * bits);
+    word |= code << (bits == 4 ? nibble_place(i) : i * bits);
   }
   return word;
 }
 
 static __device__ uint32_t pack_high(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
   uint32_t word = 0, lane, h, e = 0;
+  if (packed_has_third_bit(a.type)) return pack_third(a, tile, k0, at);
   if (a.type == WEFT_TYPE_Q6_K) {
     lane = at / 16, h = at / 8 % 2, e = at / 4 % 2 * 16;
     const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
@@ -156,7 +181,7 @@ static __device__ void note_most(uint32_t *most, uint32_t f16_bits) {
 
 /* Where a super-block keeps its sixteen bytes of scales, and the numbers that split layouts keep behind those. */
 static __device__ uint32_t scales_begin(int type) {
-  return type == WEFT_TYPE_Q6_K ? 192 : packed_type(type) == WEFT_TYPE_S4_IQ4 ? 4 : 0;
+  return type == WEFT_TYPE_Q6_K ? 192 : packed_is_s(type) ? 4 : 0;
 }
 
 static __device__ uint32_t file_word(const pack_args &a, const uint8_t *row, uint32_t k, uint32_t at) {
@@ -306,12 +331,12 @@ static __device__ uint32_t unpack_super(const unpack_row &u, uint32_t k, uint32_
   element_place p = element_at(u.type, u.dims, u.tile, u.r, k);
   uint32_t byte = 0;
   if (u.type == WEFT_TYPE_Q6_K) return unpack_six(u, k, j);
-  if (packed_type(u.type) == WEFT_TYPE_S4_IQ4) {
+  if (packed_is_s(u.type)) {
     if (j < 4) return element_super_word(p) >> (8 * j) & 0xFFu;
     if (j < 20) return element_super_byte(p, j - 4);
     j -= 20;
-    bool three = u.type == WEFT_TYPE_S3_Q3 || u.type == WEFT_TYPE_S3_IQ2 || u.type == WEFT_TYPE_S3_IQ1;
-    return three ? unpack_three(u, k, j) : low_pair(u, k + j / 16 * 32 + j % 16, k + j / 16 * 32 + j % 16 + 16);
+    return packed_has_third_bit(u.type) ? unpack_three(u, k, j)
+                                        : low_pair(u, k + j / 16 * 32 + j % 16, k + j / 16 * 32 + j % 16 + 16);
   }
   if (j < 16) return element_super_byte(p, j);
   j -= 16;

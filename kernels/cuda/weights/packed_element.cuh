@@ -51,11 +51,17 @@ static __device__ __forceinline__ uint32_t short_at(const uint8_t *p) {
   return *(const uint16_t *)(const void *)p;
 }
 
-/* The whole code with its high bits: 4, 5, 6, 8 or 16 bits. */
+/* The whole code with its high bits: 2, 3, 4, 5, 6, 8 or 16 bits. */
 static __device__ __forceinline__ uint32_t element_code(int type, const element_place &p) {
   uint32_t lane = p.g * 4 + p.c, h = p.half_row, e = p.e;
   if (packed_bits(type) == 16) return short_at(p.codes + (e / 8 * 2 + h) * 512 + lane * 16 + e % 8 * 2);
   if (packed_bits(type) == 8) return p.codes[(e / 16 * 2 + h) * 512 + lane * 16 + e % 16];
+  if (packed_is_narrow(type)) {
+    uint32_t place = e % 8 / 2 * 4 + e % 2 * 16;
+    uint32_t two = word_at(p.codes + h * 256 + lane * 8 + e / 16 * 4) >> (place + e / 8 % 2 * 2) & 3u;
+    if (!packed_has_third_bit(type)) return two;
+    return two | (word_at(p.high + lane * 8 + h * 4) >> (place + e / 8) & 1u) << 2;
+  }
   uint32_t at = p.tail ? h * 256 + lane * 8 : h * 512 + lane * 16;
   uint32_t code = word_at(p.codes + at + e / 8 * 4) >> (e % 8 / 2 * 4 + e % 2 * 16) & 15u;
   if (type == WEFT_TYPE_Q6_K) {
@@ -81,7 +87,7 @@ static __device__ __forceinline__ uint32_t element_pair(const element_place &p) 
   return word_at(p.scales + block * 8 + p.half_row * 4);
 }
 
-/* What a row stores behind the 16 bytes of scales: S4 its f32, Q2_K its two f16. */
+/* What a row stores behind the 16 bytes of scales: S4 and S3 their f32, Q2_K its two f16. */
 static __device__ __forceinline__ uint32_t element_super_word(const element_place &p) {
   return word_at(p.scales + 256 + (p.g + 8 * p.half_row) * 4);
 }
@@ -150,6 +156,7 @@ static __device__ __forceinline__ float element_value(int type, const value_tabl
     case WEFT_TYPE_Q6_K:
     case WEFT_TYPE_Q2_K:
     case WEFT_TYPE_S4_IQ4:
+    case WEFT_TYPE_S3_Q3:
       return element_split_value(type, values, p, code);
     default: { /* Q4_K, Q5_K */
       uint4 row = *(const uint4 *)(const void *)(p.scales + (p.g + 8 * p.half_row) * 16);

@@ -24,14 +24,17 @@
  *               8 bits  [q < 2][row half][lane][16 elements]
  *               4 bits  [row half][lane][32 elements]; of the 8 elements of a word, 2 p is at bit 4 p and 2 p + 1 at
  *                       bit 16 + 4 p
+ *               2 bits  [row half][lane][2 words]: two words of 4 bits in one, of which the first has the low and the
+ *                       second the high two bits of each four; so a mask makes words of 4 bits of them
  *   high bits  1 bit    [lane][row half][32 bits]: element 2 p at bit p, 2 p + 1 at bit 16 + p (tail: 8 + p)
  *               2 bits  [lane][row half][2 words of 16 elements]: 2 p at 2 p, 2 p + 1 at 16 + 2 p
+ *             S3: 1 bit   [lane][row half][4 words of 4 bits in one]: bit i of each four is the third bit of word i
  *   scales     of 32    [lane][row half] (tail: [g][c / 2][row half]): f16; MXFP4: e8m0; Q5_1, H4: two f16 super
  *              [row] 16 bytes as in the file (Q6_K: the 16 scales, then [row] its f16; S4: the same with an
  *                       f32; Q2_K: the 16 bytes of scales and minima, then [row] its two f16)
  *
  * Types share a packed layout where they differ only in what their codes stand for. A type also uses the layout of
- * another one with more bits: Q4_1 lies as Q5_1 does, S3 types as S4 do (packed_type).
+ * another one with more bits: Q4_1 lies as Q5_1 does (packed_type).
  *
  * Law: packing is a bijection with the bytes of the weight's type. F32 weights are not packed: they keep the file's
  * layout after the header. */
@@ -69,10 +72,10 @@ __host__ __device__ constexpr int packed_type(int type) {
       return WEFT_TYPE_H4_IQ4;
     case WEFT_TYPE_S4_IQ3X:
     case WEFT_TYPE_S4_IQ3S:
-    case WEFT_TYPE_S3_Q3:
+      return WEFT_TYPE_S4_IQ4;
     case WEFT_TYPE_S3_IQ2:
     case WEFT_TYPE_S3_IQ1:
-      return WEFT_TYPE_S4_IQ4;
+      return WEFT_TYPE_S3_Q3;
     default:
       return type;
   }
@@ -100,8 +103,11 @@ __host__ __device__ constexpr packed_shape packed_shape_of(int type) {
     case WEFT_TYPE_Q5_K:
       return {1024, 256, 256, 256};
     case WEFT_TYPE_S4_IQ4:
-    case WEFT_TYPE_Q2_K:
       return {1024, 0, 320, 256};
+    case WEFT_TYPE_S3_Q3:
+      return {512, 256, 320, 256};
+    case WEFT_TYPE_Q2_K:
+      return {512, 0, 320, 256};
     case WEFT_TYPE_Q6_K:
       return {1024, 512, 288, 256};
     default:
@@ -113,7 +119,8 @@ __host__ __device__ constexpr uint32_t packed_unit_bytes(packed_shape f) {
   return f.unit / 128 * (f.codes + f.high) + f.scales;
 }
 
-/* Bits of a code without its high bits. */
+/* Bits of a code in registers, without its high bits. Codes that are stored with two bits have four there, and a third
+ * bit of theirs is among these. */
 __host__ __device__ constexpr uint32_t packed_bits(int type) {
   return type == WEFT_TYPE_F16 || type == WEFT_TYPE_BF16 ? 16 : type == WEFT_TYPE_Q8_0 ? 8 : 4;
 }
@@ -123,9 +130,21 @@ __host__ __device__ constexpr bool packed_is_bf16(int type) {
   return type == WEFT_TYPE_BF16 || type == WEFT_TYPE_MXFP4;
 }
 
+/* Codes that are stored with two bits, and whether a third one lies among the high bits. */
+__host__ __device__ constexpr bool packed_is_narrow(int type) {
+  return packed_shape_of(type).codes == 512;
+}
+__host__ __device__ constexpr bool packed_has_third_bit(int type) {
+  return packed_is_narrow(type) && packed_shape_of(type).high > 0;
+}
+
 /* Codes of five bits, of which one is a high bit. */
 __host__ __device__ constexpr bool packed_has_fifth_bit(int type) {
-  return packed_shape_of(type).high == 256;
+  return packed_shape_of(type).high == 256 && !packed_is_narrow(type);
+}
+/* Super-blocks with one f32 and a scale of a byte for every sixteen elements, whose codes stand for values. */
+__host__ __device__ constexpr bool packed_is_s(int type) {
+  return packed_type(type) == WEFT_TYPE_S4_IQ4 || packed_type(type) == WEFT_TYPE_S3_Q3;
 }
 /* Six-bit scales and minima of thirty-two elements each (Q4_K, Q5_K). */
 __host__ __device__ constexpr bool packed_is_k(int type) {
@@ -137,7 +156,7 @@ __host__ __device__ constexpr bool packed_is_split(int type) {
 }
 /* Codes stand for values of a table. */
 __host__ __device__ constexpr bool packed_has_table(int type) {
-  return packed_type(type) == WEFT_TYPE_S4_IQ4 || packed_type(type) == WEFT_TYPE_H4_IQ4;
+  return packed_is_s(type) || packed_type(type) == WEFT_TYPE_H4_IQ4;
 }
 
 /* The values that a type's codes stand for, each plus 128: that of code i is byte i. */
@@ -234,6 +253,8 @@ static weft_status dispatch_packed_type(int type, F &&run) {
       return run(std::integral_constant<int, WEFT_TYPE_H4_IQ4>());
     case WEFT_TYPE_S4_IQ4:
       return run(std::integral_constant<int, WEFT_TYPE_S4_IQ4>());
+    case WEFT_TYPE_S3_Q3:
+      return run(std::integral_constant<int, WEFT_TYPE_S3_Q3>());
     default:
       return WEFT_E_UNSUPPORTED;
   }
@@ -242,9 +263,9 @@ static weft_status dispatch_packed_type(int type, F &&run) {
 /* Calls run for every packed layout, up to the first that fails. */
 template <class F>
 static weft_status each_packed_type(F &&run) {
-  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16,   WEFT_TYPE_Q8_0,  WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K,   WEFT_TYPE_Q5_K,  WEFT_TYPE_Q6_K, WEFT_TYPE_Q5_1,
-                              WEFT_TYPE_Q2_K,  WEFT_TYPE_H4_IQ4, WEFT_TYPE_S4_IQ4};
+  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16,   WEFT_TYPE_Q8_0,   WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K,   WEFT_TYPE_Q5_K,   WEFT_TYPE_Q6_K, WEFT_TYPE_Q5_1,
+                              WEFT_TYPE_Q2_K,  WEFT_TYPE_H4_IQ4, WEFT_TYPE_S4_IQ4, WEFT_TYPE_S3_Q3};
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
     status = dispatch_packed_type(types[i], run);
