@@ -18,11 +18,11 @@ weft_status step_graphs_open(step_graphs *g, weft_device *device, const step_gra
 }
 
 /* Adds to a counter, which one thread writes and any thread may read. */
-static void count(uint64_t *n, uint64_t more) {
+static void count_more(uint64_t *n, uint64_t more) {
   __atomic_store_n(n, *n + more, __ATOMIC_RELAXED);
 }
 static void count_one(uint64_t *n) {
-  count(n, 1);
+  count_more(n, 1);
 }
 
 static void drop_graph(step_graphs *g, step_graph *graph) {
@@ -144,7 +144,7 @@ static bool seen_before(step_graphs *g) {
 static weft_status launch_graph(step_graphs *g, step_graph *graph) {
   graph->last = g->n_steps;
   count_one(&g->n.launches);
-  count(&g->n.nodes, graph->n_nodes);
+  count_more(&g->n.nodes, graph->n_nodes);
   return g->calls->launch(g->device, graph->exec);
 }
 
@@ -161,10 +161,10 @@ static step_graph *place_of_next(step_graphs *g) {
 
 static weft_status make_exec(step_graphs *g, step_graph *place, void *graph) {
   drop_graph(g, place);
-  weft_status status = g->calls->instantiate(g->device, graph, &place->exec);
+  weft_status status = g->calls->instantiate(g->device, graph, &place->exec, &place->n_nodes);
   if (status == WEFT_E_NO_MEMORY) { /* other graphs are given up to make room */
     step_graphs_drop(g);
-    status = g->calls->instantiate(g->device, graph, &place->exec);
+    status = g->calls->instantiate(g->device, graph, &place->exec, &place->n_nodes);
   }
   if (status != WEFT_OK) place->exec = NULL;
   return status;
@@ -220,14 +220,12 @@ static bool end_capture(step_graphs *g, weft_status *status) {
   if (*status != WEFT_OK) captured = *status;
   if (captured == WEFT_OK && !same_signature(g->signature, g->walked)) captured = WEFT_E_INVALID;
   if (captured == WEFT_OK) captured = make_exec(g, place, graph);
-  uint32_t n_nodes = captured == WEFT_OK ? g->calls->count_nodes(g->device, graph) : 0;
   if (graph != NULL) g->calls->free_graph(g->device, graph);
   if (captured != WEFT_OK) return refuse_graphs(g, captured, status);
   count_one(&g->n.captures);
   place->signature = g->walked;
   place->last = g->n_steps;
   place->owner = g->owner;
-  place->n_nodes = n_nodes;
   if (!all_ready(g, true)) return run_eagerly(g);
   *status = launch_graph(g, place);
   return false;

@@ -39,9 +39,9 @@ typedef struct step_graphs_calls {
   weft_status (*capture)(weft_device *device);
   /* Ends the capture, also where it failed; *graph is then NULL. */
   weft_status (*capture_end)(weft_device *device, void **graph);
-  weft_status (*instantiate)(weft_device *device, void *graph, void **exec);
+  /* *n_nodes: the kernels and copies in it. */
+  weft_status (*instantiate)(weft_device *device, void *graph, void **exec, uint32_t *n_nodes);
   weft_status (*launch)(weft_device *device, void *exec);
-  uint32_t (*count_nodes)(weft_device *device, void *graph);
   void (*free_graph)(weft_device *device, void *graph);
   /* has_ended: nothing that was launched of it runs any more; any thread may then call. */
   void (*free_exec)(weft_device *device, void *exec, bool has_ended);

@@ -43,10 +43,10 @@ typedef struct weft_step_plan {
   uint64_t number; /* which step of the engine this is, from 1; steps without rows and plans that were not submitted do
                       not count */
   uint32_t lane;
-  bool called;                    /* made out of its lane's turn (weft_admission_call) */
-  bool dropped;                   /* the lane broke while it was in flight */
+  bool called;                                 /* made out of its lane's turn (weft_admission_call) */
+  bool dropped;                                /* the lane broke while it was in flight */
   uint64_t began_us, launched_us, enqueued_us; /* engine time: planning began; the runner got the step; had it */
-  weft_work *causal, *canvas;     /* [n_max] each */
+  weft_work *causal, *canvas;                  /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
   uint32_t n_rows, n_rows_of[WEFT_WORK_KINDS]; /* the second by weft_work_kind */
   weft_cost_shape shape;                       /* of all works */

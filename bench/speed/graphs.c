@@ -3,9 +3,10 @@
  * step planned while one is computed and after it.
  *
  * Columns, medians over the steps that decode all sequences and nothing else: the nodes of a step's graph (kernels and
- * copies); from one step's results to the next one's; of that planning on the host, handing the step to the device (its
- * launch), the device's own time, and taking up its results. `idle` is the time between two steps in which the device
- * computes neither. Next tokens are drawn on the device, within its time. A trend over sizes is one run for each file. */
+ * copies); from one step's results to the next one's; of that planning on the host, handing the step to the device
+ * (its launch), the device's own time, and taking up its results. `idle` is the time between two steps in which the
+ * device computes neither. Next tokens are drawn on the device, within its time. A trend over sizes is one run for each
+ * file. */
 #include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"

@@ -328,10 +328,13 @@ static weft_status graph_capture_end(weft_device *device, void **graph) {
   return status;
 }
 
-static weft_status graph_instantiate(weft_device *device, void *graph, void **exec) {
+static weft_status graph_instantiate(weft_device *device, void *graph, void **exec, uint32_t *n_nodes) {
   cudaGraphExec_t made = NULL;
-  cudaError_t error = cudaGraphInstantiate(&made, (cudaGraph_t)graph, 0);
+  size_t n = 0;
+  cudaError_t error = cudaGraphGetNodes((cudaGraph_t)graph, NULL, &n);
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&made, (cudaGraph_t)graph, 0);
   *exec = made;
+  *n_nodes = (uint32_t)n;
   return judge_graph(cuda_of(device), error, "a graph");
 }
 
@@ -340,12 +343,6 @@ static weft_status graph_launch(weft_device *device, void *exec) {
   weft_status status = d->lost ? WEFT_E_DEVICE : cuda_experts_join(d);
   return status == WEFT_OK ? cuda_judge(d, cudaGraphLaunch((cudaGraphExec_t)exec, d->stream), "launching a graph")
                            : status;
-}
-
-static uint32_t count_nodes(weft_device *device, void *graph) {
-  size_t n = 0;
-  (void)cuda_judge(cuda_of(device), cudaGraphGetNodes((cudaGraph_t)graph, NULL, &n), "counting a graph's nodes");
-  return (uint32_t)n;
 }
 
 static void free_graph(weft_device *device, void *graph) {
@@ -360,8 +357,7 @@ static void free_exec(weft_device *device, void *exec, bool has_ended) {
 }
 
 static const step_graphs_calls graph_calls = {graph_capture, graph_capture_end, graph_instantiate,
-                                              graph_launch,  count_nodes,       free_graph,
-                                              free_exec};
+                                              graph_launch,  free_graph,        free_exec};
 
 /* ---- tables --------------------------------------------------------------------------------------------- */
 

@@ -622,17 +622,13 @@ static inline weft_status fake_capture_end(weft_device *device, void **out) {
   return WEFT_OK;
 }
 
-static inline weft_status fake_instantiate(weft_device *device, void *graph, void **out) {
+static inline weft_status fake_instantiate(weft_device *device, void *graph, void **out, uint32_t *n_nodes) {
   const fake_graph *from = graph;
   fake_card *card = fake_of(device);
   if (++card->n_allocs == card->fail_alloc) return WEFT_E_NO_MEMORY;
   *out = fake_graph_of(from->node, from->n);
+  *n_nodes = from->n;
   return WEFT_OK;
-}
-
-static inline uint32_t fake_count_nodes(weft_device *device, void *graph) {
-  (void)device;
-  return ((const fake_graph *)graph)->n;
 }
 
 static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
@@ -728,8 +724,7 @@ static inline void fake_close(weft_device *device) {
 /* ---- open ---- */
 
 static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate,
-                                                    fake_launch,  fake_count_nodes, fake_free_graph,
-                                                    fake_free_exec};
+                                                    fake_launch,  fake_free_graph,  fake_free_exec};
 
 /* A layout of the card's own: a byte for each element of a quantised weight that is not looked up. */
 static inline uint64_t fake_integers_bytes(const weft_weight *weight, unsigned uses) {

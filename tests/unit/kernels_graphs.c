@@ -54,7 +54,8 @@ static weft_status card_capture_end(weft_device *device, void **graph) {
   card->n_graphs += 1;
   return WEFT_OK;
 }
-static weft_status card_instantiate(weft_device *device, void *graph, void **out) {
+/* A graph has as many nodes as its shape says, so each kind of step has its own number. */
+static weft_status card_instantiate(weft_device *device, void *graph, void **out, uint32_t *n_nodes) {
   counting_card *card = of(device);
   if (card->n_instantiate_fails > 0) {
     card->n_instantiate_fails -= 1;
@@ -63,17 +64,13 @@ static weft_status card_instantiate(weft_device *device, void *graph, void **out
   exec *made = weft_alloc(1, sizeof *made);
   *made = *(exec *)graph;
   *out = made;
+  *n_nodes = (uint32_t)made->shape;
   card->n_execs += 1;
   return WEFT_OK;
 }
 static weft_status card_launch(weft_device *device, void *made) {
   of(device)->launched = ((exec *)made)->value;
   return WEFT_OK;
-}
-/* Its shape, so that each kind of step has its own number. */
-static uint32_t card_count_nodes(weft_device *device, void *graph) {
-  (void)device;
-  return (uint32_t)((exec *)graph)->shape;
 }
 static void card_free_graph(weft_device *device, void *graph) {
   of(device)->n_graphs -= 1;
@@ -86,8 +83,7 @@ static void card_free_exec(weft_device *device, void *made, bool has_ended) {
 }
 
 static const step_graphs_calls graph_calls = {card_capture, card_capture_end, card_instantiate,
-                                              card_launch,  card_count_nodes, card_free_graph,
-                                              card_free_exec};
+                                              card_launch,  card_free_graph,  card_free_exec};
 static const device_calls calls = {
     .alloc = card_alloc, .free = card_free, .upload = host_copy, .zero = host_zero, .copy = host_copy};
 
