@@ -7,9 +7,19 @@
 #include "base/log.h"
 #include "base/memory.h"
 
+/* What the device has of the last upload; behind the staging memory. */
+typedef struct sent_tables {
+  uint32_t n_bytes;
+  uint8_t byte[STEP_GRAPHS_TABLE_BYTES];
+} sent_tables;
+
+static sent_tables *sent_of(const step_graphs *g) {
+  return (sent_tables *)(void *)(g->staging + STEP_GRAPHS_TABLE_BYTES);
+}
+
 weft_status step_graphs_open(step_graphs *g, weft_device *device, const step_graphs_calls *calls) {
   *g = (step_graphs){.device = device, .calls = calls};
-  g->staging = weft_alloc(STEP_GRAPHS_TABLE_BYTES, 1);
+  g->staging = weft_alloc(STEP_GRAPHS_TABLE_BYTES + sizeof(sent_tables), 1);
   if (g->staging == NULL) return WEFT_E_NO_MEMORY;
   void *tables = NULL;
   weft_status status = weft_device_alloc(device, STEP_GRAPHS_TABLE_BYTES, &tables);
@@ -92,8 +102,9 @@ const uint8_t *step_graphs_table_end(step_graphs *g, uint64_t n_bytes) {
     g->table_at[i] = g->at;
     g->table_bytes[i] = (uint32_t)n_bytes;
     g->n_tables += 1;
-    g->at += (uint32_t)((n_bytes + 255) / 256 * 256);
-    if (g->at > STEP_GRAPHS_TABLE_BYTES) g->at = STEP_GRAPHS_TABLE_BYTES;
+    uint32_t end = g->at + (uint32_t)((n_bytes + 255) / 256 * 256), used = g->at + (uint32_t)n_bytes;
+    g->at = end < STEP_GRAPHS_TABLE_BYTES ? end : STEP_GRAPHS_TABLE_BYTES;
+    memset(g->staging + used, 0, g->at - used); /* so that equal tables are equal bytes (send_tables) */
   }
   fold_word(&g->signature, (uint64_t)g->table_at[i] << 32 | n_bytes);
   return g->tables + g->table_at[i];
@@ -189,12 +200,24 @@ static bool refuse_graphs(step_graphs *g, weft_status why, weft_status *status) 
   return true;
 }
 
+/* Drafts of one run have the same tables, one graph after another. */
+static weft_status send_tables(step_graphs *g) {
+  sent_tables *sent = sent_of(g);
+  if (g->at <= sent->n_bytes && memcmp(g->staging, sent->byte, g->at) == 0) return WEFT_OK;
+  sent->n_bytes = 0;
+  weft_status status = weft_device_upload(g->device, g->tables, g->staging, g->at);
+  if (status != WEFT_OK) return status;
+  memcpy(sent->byte, g->staging, g->at);
+  sent->n_bytes = g->at;
+  return WEFT_OK;
+}
+
 static bool end_walk(step_graphs *g, weft_status *status) {
   g->walked = g->signature;
   step_graph *graph = g->full ? NULL : find_graph(g);
   bool wanted = graph != NULL || (!g->full && seen_before(g));
   g->mode = STEP_GRAPHS_RUN;
-  if (wanted && g->at > 0) *status = weft_device_upload(g->device, g->tables, g->staging, g->at);
+  if (wanted) *status = send_tables(g);
   if (*status != WEFT_OK) return false;
   if (graph != NULL) {
     if (!all_ready(g, true)) return run_eagerly(g);

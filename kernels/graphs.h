@@ -3,8 +3,8 @@
  *
  * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its
  * arguments, pointers included) and nothing runs; the small tables that ops make on the host (segments, items, masks)
- * are collected, and uploads go through at once. If there is a graph with this signature, the tables are uploaded and
- * the graph is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call
+ * are collected, and uploads go through at once. If there is a graph with this signature, its tables are sent (unless
+ * the device has them) and it is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call
  * by call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the
  * least recently launched one makes room. Where devices vote, a graph is launched only if each has one for this step,
  * and a device that would record the step does so all the same. A device that refuses to capture goes on without
@@ -71,7 +71,7 @@ typedef struct step_graphs {
   step_graph graph[STEP_GRAPHS_MAX];
   step_graphs_signature seen[STEP_GRAPHS_SEEN];
   uint32_t next_seen, owner; /* owner: of what is recorded */
-  uint8_t *staging;          /* host [TABLE_BYTES] */
+  uint8_t *staging;          /* host [TABLE_BYTES], then what was sent last */
   uint8_t *tables;           /* device [TABLE_BYTES] */
   uint32_t n_tables, table_at[STEP_GRAPHS_TABLES], table_bytes[STEP_GRAPHS_TABLES], at;
   weft_graph_counters n;

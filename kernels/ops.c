@@ -291,8 +291,9 @@ static weft_status check_head_stats(weft_device *device, const weft_head_stats_a
   if (status != WEFT_OK) return status;
   REQUIRE("head_stats", args->weight->n_mats == 1, "the weight is a stack");
   REQUIRE("head_stats", args->h != NULL && args->temperature != NULL && args->u != NULL, "h, temperature or u is NULL");
-  REQUIRE("head_stats", args->argmax != NULL && args->drawn != NULL && args->top != NULL, "an output is NULL");
-  REQUIRE("head_stats", args->log_total != NULL && args->entropy != NULL && args->bad != NULL, "an output is NULL");
+  bool draws = args->drawn != NULL, whole = (args->log_total != NULL) == draws && (args->entropy != NULL) == draws;
+  REQUIRE("head_stats", args->argmax != NULL && args->top != NULL && args->bad != NULL, "an output is NULL");
+  REQUIRE("head_stats", whole && (draws || args->soft == NULL), "some outputs of a draw are NULL");
   REQUIRE("head_stats", args->cap >= 0.0f && isfinite(args->cap), "cap");
   REQUIRE("head_stats", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
   REQUIRE("head_stats", args->soft == NULL || rows_fit(args->n_rows, args->soft_stride, args->weight->n_in),

@@ -193,7 +193,7 @@ typedef struct weft_head_stats_args {
   const uint32_t *const *allowed; /* optional: host array of n_rows bitmasks (NULL entry: all) */
   float *soft;                    /* optional [n_rows, n_in]: rows with want_soft[r] */
   const uint8_t *want_soft;       /* optional host [n_rows]; NULL with soft set: all rows */
-  int32_t *argmax, *drawn;        /* [n_rows] */
+  int32_t *argmax, *drawn;        /* [n_rows]; drawn, log_total and entropy may be NULL together, without soft */
   float *top;                     /* [n_rows]: logit of argmax, before temperature */
   float *log_total, *entropy;     /* [n_rows]: log sum exp(z); entropy */
   uint8_t *bad;                   /* [n_rows] */

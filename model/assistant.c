@@ -181,7 +181,7 @@ void assistant_find_keys(weft_model *model) {
 
 /* ---- a step ---- */
 
-/* The second halves of the pairs become what the drafter's last layer projects back. */
+/* The second halves of the pairs become what the draft before projects back. */
 static weft_status project_back(const assistant_args *a) {
   weft_model *model = a->model;
   const weft_weight *projection = &model->globals.post_projection;
@@ -209,9 +209,10 @@ weft_status assistant_step(const assistant_args *a) {
                             .n_output = a->batch->n_rows,
                             .hidden = a->hidden};
   model_step step;
-  weft_status status = weft_embed(model->part[0].device, &embed);
+  model->part[0].arrays.again = a->again;
+  weft_status status = a->again ? project_back(a) : WEFT_OK;
+  if (status == WEFT_OK) status = weft_embed(model->part[0].device, &embed);
   model_begin(model, &args, &step);
   if (status == WEFT_OK) status = model_enter(&step, 0);
-  if (status == WEFT_OK) status = model_compute(&step);
-  return status == WEFT_OK ? project_back(a) : status;
+  return status == WEFT_OK ? model_compute(&step) : status;
 }

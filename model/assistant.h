@@ -36,9 +36,10 @@ typedef struct assistant_args {
   const weft_kv_store *kv;
   const weft_kv_layout *layout; /* of the target */
   const int32_t *token;         /* [n_rows] on the device */
-  float *pair;                  /* [n_rows][2][n_target]: the hidden row in the second half, before and after */
-  float *hidden;                /* [n_rows][n_hidden] out: what the head reads */
+  float *pair;                  /* [n_rows][2][n_target]: of the first draft with the hidden row in the second half */
+  float *hidden;                /* [n_rows][n_hidden] out: what the head reads, and the next draft begins with */
   const uint32_t *row;          /* [n_rows] 0, 1, 2 .. */
+  bool again;                   /* the call before had the same batch, and its drafts are these rows' tokens */
 } assistant_args;
 
 /* One draft of each row, but for the head. */

@@ -213,6 +213,7 @@ weft_status nextn_compute(const nextn_args *a) {
                             .n_output = a->n_output,
                             .hidden = a->hidden};
   model_step step;
+  a->rows->model->part[0].arrays.again = a->again;
   model_begin(a->rows->model, &args, &step);
   weft_status status = model_enter(&step, 0);
   return status == WEFT_OK ? model_compute(&step) : status;

@@ -58,6 +58,7 @@ typedef struct nextn_args {
   const uint32_t *output_row;
   uint32_t n_output; /* 0: keys are all that is wanted */
   float *hidden;     /* [n_output][n_hidden] */
+  bool again;        /* the call before had the same rows, tables and positions */
 } nextn_args;
 weft_status nextn_compute(const nextn_args *args);
 

@@ -160,6 +160,7 @@ weft_status step_arrays_fill(step_arrays *a, const weft_forward_args *args, bool
     for (uint32_t g = 0; g < batch->n_groups; g++) a->kv_slot[g] = batch->kv_slot[g];
     return WEFT_OK;
   }
+  if (a->again) return WEFT_OK;
   uint64_t n_bytes = count_bytes(batch, args->layout);
   if (n_bytes > a->n_bytes) {
     WEFT_CHECK(a->grows);

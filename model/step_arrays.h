@@ -28,6 +28,7 @@ typedef struct step_arrays {
   const uint32_t *table;
   int64_t *table_at; /* [segments_max * groups]: where in table a segment's entry 0 is; below 0 where it was not sent */
   uint32_t *n_old;   /* [segments_max * groups] */
+  bool again;        /* set by a drafter: the next step has the batch of the one before, whose arrays are there */
   int64_t states_at; /* where in table the pages of the states that are written begin, one list behind another */
   uint32_t state_pages[WEFT_GROUPS_MAX]; /* of each group; 0: it is not of states */
 } step_arrays;

@@ -20,7 +20,7 @@
 #include "scheduler/draft.h"
 #include "scheduler/ngram.h"
 
-enum { WEFT_DRAFTS_CREDIBLE = 1024, WEFT_DRAFTS_PAUSE = 64, WEFT_DRAFTS_PAUSE_MAX = 4096 };
+enum { WEFT_DRAFTS_CREDIBLE = 1 << 16, WEFT_DRAFTS_PAUSE = 64, WEFT_DRAFTS_PAUSE_MAX = 4096 };
 
 /* How often drafts were right, over about the last few. A draft behind a wrong one is not judged. */
 typedef struct weft_acceptance {

@@ -274,11 +274,12 @@ static void join_task(void *arg, uint32_t r, uint32_t thread) {
   double inverse = (double)(1.0f / args->temperature[r]);
   joined row = join_row(run, r, inverse);
   args->bad[r] = row.argmax < 0 ? 1 : 0;
-  args->argmax[r] = args->drawn[r] = 0;
-  args->top[r] = args->log_total[r] = args->entropy[r] = 0.0f;
+  args->argmax[r] = row.argmax < 0 ? 0 : row.argmax;
+  args->top[r] = row.argmax < 0 ? 0.0f : row.top;
+  if (args->drawn == NULL) return;
+  args->drawn[r] = 0;
+  args->log_total[r] = args->entropy[r] = 0.0f;
   if (row.argmax < 0) return;
-  args->argmax[r] = row.argmax;
-  args->top[r] = row.top;
   args->log_total[r] = (float)((double)row.top * inverse + log(row.total));
   args->entropy[r] = (float)(log(row.total) - row.below / row.total);
   args->drawn[r] = draw_row(run, r, &row, inverse, thread);

@@ -409,6 +409,7 @@ weft_status cuda_gate(weft_device *device, const weft_gate_args *args) {
 /* ---- move ----------------------------------------------------------------------------------------------- */
 
 static __global__ void move_kernel(const weft_move_args a) {
+  launch_dependents_and_wait();
   uint32_t r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= a.n_rows) return;
   int32_t from = a.from_at[r], to = a.to_at == NULL ? (int32_t)r : a.to_at[r];
@@ -418,6 +419,6 @@ static __global__ void move_kernel(const weft_move_args a) {
 weft_status cuda_move(weft_device *device, const weft_move_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
-  move_kernel<<<cuda_ceil(args->n_rows, ROW_THREADS), ROW_THREADS, 0, d->stream>>>(*args);
+  cuda_start(d, move_kernel, cuda_ceil(args->n_rows, ROW_THREADS), ROW_THREADS, 0, *args);
   return cuda_launched(d, "move");
 }

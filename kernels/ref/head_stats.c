@@ -44,14 +44,15 @@ static void stats_row(const weft_head_join_args *args, uint32_t r, const uint32_
   double temperature = (double)args->temperature[r];
   double max = (double)logits[argmax] / temperature;
   double total = 0.0, weighted = 0.0;
+  args->argmax[r] = (int32_t)argmax;
+  args->top[r] = logits[argmax];
+  if (args->drawn == NULL) return;
   for (uint32_t v = 0; v < n_vocab; v++) {
     if (!ref_is_allowed(allowed, v)) continue;
     double below = (double)logits[v] / temperature - max;
     total += exp(below);
     weighted += exp(below) * below;
   }
-  args->argmax[r] = (int32_t)argmax;
-  args->top[r] = logits[argmax];
   args->log_total[r] = (float)(max + log(total));
   args->entropy[r] = (float)(log(total) - weighted / total);
   args->drawn[r] = draw_token(logits, allowed, n_vocab, temperature, max, (double)args->u[r] * total);
@@ -59,8 +60,9 @@ static void stats_row(const weft_head_join_args *args, uint32_t r, const uint32_
 
 static void clear_row(const weft_head_join_args *args, uint32_t r) {
   args->argmax[r] = 0;
-  args->drawn[r] = 0;
   args->top[r] = 0.0f;
+  if (args->drawn == NULL) return;
+  args->drawn[r] = 0;
   args->log_total[r] = 0.0f;
   args->entropy[r] = 0.0f;
 }

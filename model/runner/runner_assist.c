@@ -183,11 +183,13 @@ static weft_status ask_drafts(device_runner *r, const weft_batch *batch, uint32_
   runner_assist *a = r->assist;
   uint32_t n = batch->n_rows;
   int32_t *which = a->input, *asked = a->input + n;
+  a->n_drawn = 0;
   for (uint32_t i = 0; i < n; i++) {
     const runner_slot *s = &r->slots[batch->segment[i].slot];
     const weft_sampling *p = s->params.sampling;
     float temperature = p->temperature > 0.0f ? p->temperature : 1.0f;
     which[i] = (int32_t)(p->temperature > 0.0f ? n + i : i);
+    a->n_drawn += p->temperature > 0.0f;
     for (uint32_t k = 0; k < n_drafts; k++) {
       weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, (uint64_t)batch->position[i] + 1 + k, 0};
       float u = weft_draw_uniform(&key);
@@ -201,39 +203,43 @@ static weft_status ask_drafts(device_runner *r, const weft_batch *batch, uint32_
   return status == WEFT_OK && runner_heads_apply(a) ? runner_heads_ask(r, batch, n_drafts) : status;
 }
 
-/* The tokens of draft k, behind those of the drafts before. */
+/* The tokens of draft k, behind those of the drafts before. Where all rows draw, or none does, the head writes them. */
 static weft_status draw_drafts(device_runner *r, uint32_t n, uint32_t k) {
   runner_assist *a = r->assist;
   if (runner_heads_apply(a)) return runner_heads_draw(r, n, k);
   runner_stats out = runner_stats_at(a->stats, n);
+  int32_t *token = a->token + ((uint64_t)k + 1) * n;
+  const weft_move_args move = {.to = token, .from = out.argmax, .from_at = a->asked, .n_rows = n};
   const float *asked = (const float *)(const void *)(a->asked + n);
   weft_head_stats_args stats = {.h = a->hidden,
                                 .weight = a->head,
                                 .temperature = asked + (uint64_t)2 * k * n,
                                 .u = asked + ((uint64_t)2 * k + 1) * n,
                                 .allowed = r->allowed != NULL ? a->allowed_of : NULL,
-                                .argmax = out.argmax,
-                                .drawn = out.drawn,
+                                .argmax = a->n_drawn == 0 ? token : out.argmax,
+                                .drawn = a->n_drawn == 0   ? NULL
+                                         : a->n_drawn == n ? token
+                                                           : out.drawn,
                                 .top = out.top,
-                                .log_total = out.log_total,
-                                .entropy = out.entropy,
+                                .log_total = a->n_drawn == 0 ? NULL : out.log_total,
+                                .entropy = a->n_drawn == 0 ? NULL : out.entropy,
                                 .bad = out.bad,
                                 .n_rows = n,
                                 .h_stride = a->n_hidden,
                                 .scratch = a->scratch,
                                 .scratch_bytes = a->scratch_bytes};
-  weft_move_args move = {.to = a->token + ((uint64_t)k + 1) * n, .from = out.argmax, .from_at = a->asked, .n_rows = n};
   weft_status status = weft_head_stats(r->first, &stats);
-  return status == WEFT_OK ? weft_move(r->first, &move) : status;
+  return status == WEFT_OK && a->n_drawn > 0 && a->n_drawn < n ? weft_move(r->first, &move) : status;
 }
 
 /* Draft k of every row. A draft that comes again, of as many rows, is repeated as a graph, whatever comes behind it. */
 static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts) {
   runner_assist *a = r->assist;
-  bool in_graph = r->graphs && a->way->in_graphs;
+  bool in_graph = r->graphs;
   uint64_t key = weft_mix64((uint64_t)(uintptr_t)a ^ weft_mix64((uint64_t)batch->n_rows << 32 | k)) | 1;
   const weft_graph_counters before = weft_device_graph_counters(r->first);
   weft_status status;
+  if (in_graph) weft_device_graph_owner(r->first, r->config.graph_owner);
   if (in_graph) weft_device_graph_begin(r->first, key, NULL);
   do {
     status = a->way->draft(r, batch, k, n_drafts);
@@ -336,13 +342,13 @@ static weft_status step_assistant(device_runner *r, const weft_batch *batch, uin
                                .token = a->token + (uint64_t)k * batch->n_rows,
                                .pair = a->pair,
                                .hidden = a->hidden,
-                               .row = a->row};
+                               .row = a->row,
+                               .again = k > 0};
   (void)n_drafts;
   return assistant_step(&args);
 }
 
-const runner_way runner_way_assistant = {.in_graphs = true,
-                                         .rows_at_once = count_all_rows,
+const runner_way runner_way_assistant = {.rows_at_once = count_all_rows,
                                          .after_step = keep_drawing_rows,
                                          .take = runner_take_newest,
                                          .knows = know_slot,

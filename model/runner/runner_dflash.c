@@ -86,9 +86,18 @@ static weft_status compute_blocks(device_runner *r, const weft_batch *batch, uin
   return dflash_block(&args);
 }
 
+static weft_status begin_nothing(device_runner *r, const weft_batch *batch, uint32_t n_drafts) {
+  (void)r;
+  (void)batch;
+  (void)n_drafts;
+  return WEFT_OK;
+}
+
+/* The first draft is made with the whole block. */
 static weft_status copy_draft(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts) {
   runner_assist *a = r->assist;
   const uint64_t n = a->n_hidden;
+  const weft_status status = k == 0 ? compute_blocks(r, batch, n_drafts) : WEFT_OK;
   const weft_norm_args copy = {.x = a->pair + k * n,
                                .y = a->hidden,
                                .n_rows = batch->n_rows,
@@ -96,12 +105,12 @@ static weft_status copy_draft(device_runner *r, const weft_batch *batch, uint32_
                                .plain = true,
                                .x_stride = n_drafts * n,
                                .y_stride = n};
-  return weft_norm(r->first, &copy);
+  return status == WEFT_OK ? weft_norm(r->first, &copy) : status;
 }
 
 const runner_way runner_way_dflash = {.rows_at_once = count_blocks,
                                       .after_step = make_keys,
                                       .take = take_nothing,
                                       .knows = knows_all,
-                                      .begin = compute_blocks,
+                                      .begin = begin_nothing,
                                       .draft = copy_draft};

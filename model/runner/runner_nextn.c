@@ -177,7 +177,8 @@ static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_
                            .layout = a->near != NULL ? &a->near->layout : r->config.layout,
                            .output_row = a->row,
                            .n_output = n,
-                           .hidden = a->hidden};
+                           .hidden = a->hidden,
+                           .again = k > 0};
   return status == WEFT_OK ? nextn_compute(&args) : status;
 }
 

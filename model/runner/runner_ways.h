@@ -17,7 +17,6 @@ typedef struct runner_assist runner_assist;
 
 typedef struct runner_way {
   bool shows_all; /* it is shown the hidden row of every row of a step, not only of those that draw */
-  bool in_graphs; /* draft may be part of a graph (kernels/device.h): what it uploads is the same for every draft */
   /* How many rows one call drafts for, with so many drafts each; 0: not so many drafts. */
   uint32_t (*rows_at_once)(const device_runner *r, uint32_t n_drafts);
   /* A step has been enqueued. */
@@ -51,7 +50,8 @@ struct runner_assist {
   const weft_weight *head;
   uint32_t n_target, n_hidden, rows_max, kept_rows;
   uint64_t scratch_bytes, n_bytes;
-  bool is_new; /* since the last step, drafts were made in a way that will not come again */
+  uint32_t n_drawn; /* rows of this call whose drafts are drawn; those of the others are the likeliest */
+  bool is_new;      /* since the last step, drafts were made in a way that will not come again */
   /* Arrays of the device. */
   float *kept;    /* [depth + 1][kept_rows][n_target] hidden rows that flights draw from */
   float *newest;  /* [n_slots][n_target] that of each slot; then a row of zeros */

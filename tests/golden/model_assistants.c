@@ -114,16 +114,17 @@ static void run_drafts(drafting *d, golden_drafts *g, uint32_t first, uint32_t n
     }
     memcpy(d->pair + (size_t)(2 * i + 1) * hidden, d->newest + (size_t)(first + i) * hidden, hidden * sizeof *d->pair);
   }
-  const assistant_args args = {.model = d->model,
-                               .batch = &batch,
-                               .kv = d->h->kv,
-                               .layout = &d->h->layout,
-                               .token = d->token,
-                               .pair = d->pair,
-                               .hidden = d->hidden,
-                               .row = row};
+  assistant_args args = {.model = d->model,
+                         .batch = &batch,
+                         .kv = d->h->kv,
+                         .layout = &d->h->layout,
+                         .token = d->token,
+                         .pair = d->pair,
+                         .hidden = d->hidden,
+                         .row = row};
   for (uint32_t k = 0; k < g->n_drafts; k++) {
     for (uint32_t i = 0; i < n; i++) d->token[i] = g->prompt[first + i].drafted[k];
+    args.again = k > 0;
     weft_status status = assistant_step(&args);
     if (status != WEFT_OK) harness_die(g->gguf, status, "a step");
     find_logits(d, n);

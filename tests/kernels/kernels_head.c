@@ -598,6 +598,29 @@ static void test_parts(void **state) {
 
 /* ---- hostile rows ---- */
 
+/* Where nothing is drawn, the likeliest token, its logit and what is bad are the same. */
+static void check_likeliest(const subject *u, const inputs *in, const outputs *whole) {
+  buffer argmax = buffer_new(ROWS * 4), top = buffer_new(ROWS * 4), bad = buffer_new(ROWS);
+  weft_head_stats_args args = {.h = in->h,
+                               .weight = &u->weight,
+                               .temperature = in->temperature,
+                               .u = in->u,
+                               .allowed = in->allowed,
+                               .argmax = argmax.data,
+                               .top = top.data,
+                               .bad = bad.data,
+                               .n_rows = ROWS,
+                               .h_stride = u->c->n_in,
+                               .cap = u->c->cap};
+  RUN_OP(head_stats, u->device, &args);
+  assert_same("head_stats", u->name, "a likeliest token", whole->argmax.data, argmax.data, argmax.n_bytes);
+  assert_same("head_stats", u->name, "its logit", whole->top.data, top.data, top.n_bytes);
+  assert_same("head_stats", u->name, "bad", whole->bad.data, bad.data, bad.n_bytes);
+  buffer_free(&argmax);
+  buffer_free(&top);
+  buffer_free(&bad);
+}
+
 /* A NaN, an infinity, an empty mask: those rows are bad and zero, the others are as before; rows
  * that want no soft embedding keep what was there. */
 static void check_bad_rows(const subject *u) {
@@ -628,6 +651,7 @@ static void check_bad_rows(const subject *u) {
     assert_true(!bad || (((float *)after.top.data)[r] == 0.0f && ((float *)after.entropy.data)[r] == 0.0f));
     if (!bad) assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
   }
+  check_likeliest(u, hostile, &after);
   memory_free(hostile);
   free_outputs(&before);
   free_outputs(&after);

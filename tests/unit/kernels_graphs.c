@@ -23,7 +23,7 @@ typedef struct counting_card {
   uint64_t shape, value;      /* of the step being captured */
   uint64_t launched;          /* value of the last launch */
   uint32_t n_execs, n_graphs; /* alive */
-  uint32_t n_freed_ended;
+  uint32_t n_freed_ended, n_uploads;
   weft_status capture, capture_end, instantiate;
   uint32_t n_instantiate_fails;
   uint8_t memory[STEP_GRAPHS_TABLE_BYTES];
@@ -82,10 +82,15 @@ static void card_free_exec(weft_device *device, void *made, bool has_ended) {
   weft_free(made);
 }
 
+static weft_status card_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  of(device)->n_uploads += 1;
+  return host_copy(device, to, from, n_bytes);
+}
+
 static const step_graphs_calls graph_calls = {card_capture, card_capture_end, card_instantiate,
                                               card_launch,  card_free_graph,  card_free_exec};
 static const device_calls calls = {
-    .alloc = card_alloc, .free = card_free, .upload = host_copy, .zero = host_zero, .copy = host_copy};
+    .alloc = card_alloc, .free = card_free, .upload = card_upload, .zero = host_zero, .copy = host_copy};
 
 static counting_card *card_open(void) {
   counting_card *card = weft_alloc(1, sizeof *card);
@@ -271,6 +276,24 @@ static void test_tables(void **state) {
   card_close(card);
 }
 
+/* What the launch before has sent is not sent again, by the same graph or another one. */
+static void test_sent(void **state) {
+  (void)state;
+  counting_card *card = card_open();
+  const char *const table[] = {"one", "one", "two", "two", "one"};
+  const uint32_t uploads[] = {0, 0, 1, 1, 2};
+  for (uint64_t key = 1; key <= 2; key++)
+    for (uint32_t i = 0; i < 2; i++) (void)step(card, key, key, 10 * key, "one");
+  card->n_uploads = 0;
+  for (uint32_t i = 0; i < 5; i++) {
+    (void)step(card, 1 + i % 2, 1 + i % 2, 10 * (1 + i % 2), table[i]);
+    assert_int_equal(card->launched, 10 * (1 + i % 2));
+    assert_int_equal(card->n_uploads, uploads[i]);
+    assert_string_equal((const char *)card->memory, table[i]);
+  }
+  card_close(card);
+}
+
 /* An error of a call ends the step at once, and the next one begins anew. */
 static void test_error(void **state) {
   (void)state;
@@ -299,7 +322,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_life),   cmocka_unit_test(test_stays),    cmocka_unit_test(test_bound),
       cmocka_unit_test(test_owners), cmocka_unit_test(test_refusals), cmocka_unit_test(test_smaller),
-      cmocka_unit_test(test_tables), cmocka_unit_test(test_error),    cmocka_unit_test(test_bucket),
+      cmocka_unit_test(test_tables), cmocka_unit_test(test_sent),     cmocka_unit_test(test_error),
+      cmocka_unit_test(test_bucket),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

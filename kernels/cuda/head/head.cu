@@ -234,11 +234,35 @@ static __device__ __forceinline__ void give_row(const head_group &g, const head_
   o.entropy[r] = row.bad ? 0.0f : (float)(log(row.total) - row.weighted * M_LN2 / row.total);
 }
 
+/* What a row has where nothing is drawn. */
+static __device__ void give_likeliest(const head_group &g, const head_outputs &o, uint32_t r) {
+  __shared__ float values[FINISH_THREADS / 32];
+  __shared__ int32_t indices[FINISH_THREADS / 32];
+  const chunk_stat *stats = g.stats + (uint64_t)r * g.n_chunks;
+  float best = -INFINITY;
+  int32_t index = -1;
+  int bad = 0;
+  for (uint32_t c = threadIdx.x; c < g.n_chunks; c += FINISH_THREADS) {
+    bad |= (int)(stats[c].flags & 1u);
+    take_best(&best, &index, stats[c].most, stats[c].argmax);
+  }
+  block_best(&best, &index, values, indices);
+  bad = __syncthreads_or(bad) != 0 || index < 0;
+  if (threadIdx.x != 0) return;
+  o.bad[r] = bad ? 1 : 0;
+  o.argmax[r] = bad ? 0 : index;
+  o.top[r] = bad ? 0.0f : best;
+}
+
 static __global__ void __launch_bounds__(FINISH_THREADS)
     finish_kernel(const __grid_constant__ head_group g, const head_outputs o) {
   launch_dependents_and_wait();
   uint32_t r = blockIdx.x;
   row_result row;
+  if (o.argmax != NULL && o.drawn == NULL) {
+    give_likeliest(g, o, r);
+    return;
+  }
   float u = o.u == NULL ? 0.0f : o.u[r];
   measure_row(g, r, u, &row);
   if (o.argmax != NULL) {
@@ -392,8 +416,14 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   g.soft_stride = args->soft_stride;
   g.want = args->want_soft == NULL ? NULL : p->want + first;
   if (!soft) g.rows = NULL;
-  head_outputs o = {args->u + first,         args->argmax + first,  args->drawn + first, args->top + first,
-                    args->log_total + first, args->entropy + first, args->bad + first};
+  bool draws = args->drawn != NULL;
+  head_outputs o = {args->u + first,
+                    args->argmax + first,
+                    draws ? args->drawn + first : NULL,
+                    args->top + first,
+                    draws ? args->log_total + first : NULL,
+                    draws ? args->entropy + first : NULL,
+                    args->bad + first};
   weft_status status = gemm_from_f32(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
                                      logits, g.logits_stride, p->x);
   if (status == WEFT_OK) status = head_measure(d, &g, &o);
