@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "api/keep_cipher.h"
+#include "api/keep_drafts.h"
 #include "api/keep_identity.h"
 #include "api/keep_index.h"
 #include "api/runtime.h"
@@ -131,6 +132,10 @@ static weft_status read_index(const weft_keep *keep, const char *path, const wef
     if (own == UINT32_MAX) *damaged = true; /* more models than it names */
     out->node[i].model = own;
   }
+  for (uint32_t i = 0; i < out->n_drafts && !*damaged; i++) {
+    out->draft[i].model = map[out->draft[i].model];
+    if (out->draft[i].model == UINT32_MAX) *damaged = true;
+  }
   if (*damaged) keep_index_free(out);
   keep_index_sort(out);
   return WEFT_OK;
@@ -234,6 +239,7 @@ typedef struct taking {
   uint32_t end;               /* blocks [n_blocks, end) are there to be taken */
   uint32_t n_taken, n_dropped;
   uint64_t n_resets; /* of the pager, when it began */
+  weft_draft_history *history;
   bool begun, claimed;
 } taking;
 
@@ -287,6 +293,7 @@ static weft_visit_answer end_taking(void *self, weft_pager *pager) {
   uint32_t n = t->n_nodes < PART_NODES ? t->n_nodes : PART_NODES;
   t->n_nodes -= n;
   weft_pager_adopt_end(pager, t->node + t->n_nodes, n);
+  if (t->n_nodes == 0) keep_drafts_learn(t->x, t->domain, t->known, t->history);
   return t->n_nodes > 0 ? WEFT_VISIT_AGAIN : WEFT_VISIT_DONE;
 }
 
@@ -301,6 +308,7 @@ static void taking_free(taking *t) {
 
 static weft_status begin_taking(weft_runtime *rt, uint32_t r, const keep_index *x, taking *t, weft_error *error) {
   *t = (taking){.rt = rt, .slots = rt->store[r]->file, .x = x};
+  t->history = weft_engine_draft_history(weft_replicas_at(rt->replicas, r));
   t->domain = weft_alloc((size_t)x->n_domains + 1, sizeof *t->domain);
   t->known = weft_alloc((size_t)x->n_domains + 1, sizeof *t->known);
   t->node = weft_alloc((size_t)x->n_nodes + 1, sizeof *t->node);
@@ -512,7 +520,9 @@ static weft_status collect_index(weft_runtime *rt, uint32_t r, keep_index *x) {
     if (!t.more) break;
   }
   telling_free(&t);
-  return good ? WEFT_OK : WEFT_E_NO_MEMORY;
+  keep_drafts drafts = {weft_engine_draft_history(engine), rt, {keeps_domain, rt}, tell_domain, x, good};
+  weft_engine_visit(engine, keep_drafts_tell, &drafts);
+  return drafts.good ? WEFT_OK : WEFT_E_NO_MEMORY;
 }
 
 static weft_status write_index(weft_kept_file *file, const keep_index *x, weft_error *error) {

@@ -58,6 +58,14 @@ weft_status keep_index_add(keep_index *x, const weft_saved_part *part, const uin
   return WEFT_OK;
 }
 
+bool keep_index_add_draft(keep_index *x, const weft_draft_learned *learned) {
+  void *list = x->draft;
+  bool good = make_room(&list, x->n_drafts, &x->drafts_max, 1, sizeof *x->draft);
+  x->draft = list;
+  if (good) x->draft[x->n_drafts++] = *learned;
+  return good;
+}
+
 uint32_t keep_index_domain(keep_index *x, const keep_domain *domain) {
   for (uint32_t i = x->n_domains; i-- > 0;) {
     const keep_domain *d = &x->domain[i];
@@ -81,6 +89,7 @@ void keep_index_free(keep_index *x) {
   weft_free(x->block);
   weft_free(x->slot);
   weft_free(x->sum);
+  weft_free(x->draft);
   *x = (keep_index){.n_nodes = 0};
 }
 
@@ -132,6 +141,13 @@ static void put_block(const keep_index *x, const keep_block *b, weft_text *out) 
   }
 }
 
+static void put_draft(const weft_draft_learned *d, weft_text *out) {
+  put_long(out, d->text);
+  put_word(out, (uint32_t)d->domain.low);
+  put_word(out, d->model << 8 | d->kind);
+  put_word(out, d->judged);
+}
+
 void keep_index_write(const keep_index *x, weft_text *out) {
   size_t n = strlen(x->identity);
   put_word(out, (uint32_t)n);
@@ -145,6 +161,8 @@ void keep_index_write(const keep_index *x, weft_text *out) {
   for (uint32_t i = 0; i < x->n_domains; i++) put_domain(&x->domain[i], out);
   for (uint32_t i = 0; i < x->n_nodes; i++) put_node(x, i, out);
   for (uint32_t i = 0; i < x->n_blocks; i++) put_block(x, &x->block[i], out);
+  put_word(out, x->n_drafts);
+  for (uint32_t i = 0; i < x->n_drafts; i++) put_draft(&x->draft[i], out);
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
@@ -221,13 +239,34 @@ static bool get_block(reader *r, keep_index *x, uint32_t n_slots, const uint32_t
   return !r->bad;
 }
 
+enum { DRAFT_BYTES = 20 };
+
+/* To the end of the bytes, if they do not end before. */
+static weft_status get_drafts(reader *r, keep_index *x) {
+  if (r->n == 0) return WEFT_OK;
+  const uint32_t n = get_word(r);
+  if (r->bad || n > WEFT_DRAFT_TEXTS || r->n != (size_t)n * DRAFT_BYTES) return WEFT_E_FORMAT;
+  for (uint32_t i = 0; i < n; i++) {
+    weft_draft_learned d = {.text = get_long(r)};
+    d.domain.low = get_word(r);
+    const uint32_t word = get_word(r);
+    d.model = word >> 8;
+    d.kind = word & 0xFF;
+    d.judged = get_word(r);
+    if (d.domain.low >= x->n_domains || d.model >= WEFT_MODELS_MAX || (d.judged & 0xFFFF) > d.judged >> 16)
+      return WEFT_E_FORMAT;
+    if (!keep_index_add_draft(x, &d)) return WEFT_E_NO_MEMORY;
+  }
+  return WEFT_OK;
+}
+
 static bool get_lists(reader *r, keep_index *x, uint32_t n_nodes, uint32_t n_blocks, uint32_t n_slots,
                       uint32_t *depth) {
   for (uint32_t i = 0; i < n_nodes; i++)
     if (!get_node(r, x, depth)) return false;
   for (uint32_t i = 0; i < n_blocks; i++)
     if (!get_block(r, x, n_slots, depth)) return false;
-  return r->n == 0 && x->n_slots == n_slots;
+  return x->n_slots == n_slots;
 }
 
 static weft_status get_head(reader *r, keep_index *x) {
@@ -264,5 +303,5 @@ weft_status keep_index_read(const char *bytes, size_t n, keep_index *x) {
   bool room = depth != NULL && room_for(x, n_nodes, n_blocks, n_slots);
   status = !room ? WEFT_E_NO_MEMORY : get_lists(&r, x, n_nodes, n_blocks, n_slots, depth) ? WEFT_OK : WEFT_E_FORMAT;
   weft_free(depth);
-  return status;
+  return status == WEFT_OK ? get_drafts(&r, x) : status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The index of a file of kept prefixes, as bytes: of which models and numerics its pages are, the secret of salts,
- * whose the prefixes are, the nodes of the prefixes and which slots hold their blocks.
+ * whose the prefixes are, the nodes of the prefixes and which slots hold their blocks; then what was learned of drafts,
+ * which files from before have not.
  *
  * Law. Nothing in it is trusted: keep_index_read judges every number before anybody uses it. A domain is written by
  * its tenant's name and, where a salt narrows it, by the salt's digest, since numbers of tenants are those of one
@@ -10,6 +11,7 @@
 
 #include "base/text.h"
 #include "pager/saved.h"
+#include "scheduler/draft_history.h"
 
 enum { KEEP_SECRET = 192, KEEP_NAME_MAX = 64 };
 
@@ -42,8 +44,9 @@ typedef struct keep_index {
   keep_block *block;     /* [n_blocks] */
   uint32_t *slot;        /* [n_slots] */
   uint64_t *sum;
-  uint32_t n_domains, n_nodes, n_blocks, n_slots;
-  uint32_t domains_max, nodes_max, blocks_max, slots_max; /* room, while it grows */
+  weft_draft_learned *draft; /* [n_drafts] domain.low is the number of its domain */
+  uint32_t n_domains, n_nodes, n_blocks, n_slots, n_drafts;
+  uint32_t domains_max, nodes_max, blocks_max, slots_max, drafts_max; /* room, while it grows */
 } keep_index;
 
 /* Appends what one call of weft_pager_save_next told. sum: [n_slots]. domain: the number of each root's domain.
@@ -51,6 +54,8 @@ typedef struct keep_index {
 weft_status keep_index_add(keep_index *index, const weft_saved_part *part, const uint64_t *sum);
 /* The number of the domain, which is added if it is not there. UINT32_MAX: no memory. */
 uint32_t keep_index_domain(keep_index *index, const keep_domain *domain);
+/* False: no memory. */
+bool keep_index_add_draft(keep_index *index, const weft_draft_learned *learned);
 void keep_index_write(const keep_index *index, weft_text *out);
 /* The caller frees *out, after a failure too. FORMAT, NO_MEMORY. */
 weft_status keep_index_read(const char *bytes, size_t n, keep_index *out);

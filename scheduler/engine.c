@@ -552,6 +552,10 @@ void weft_engine_visit(weft_engine *engine, weft_visit visit, void *self) {
   weft_visits_end(v);
 }
 
+weft_draft_history *weft_engine_draft_history(weft_engine *engine) {
+  return engine->draft_history;
+}
+
 weft_pager *weft_engine_pager(weft_engine *engine) {
   return engine->pager;
 }

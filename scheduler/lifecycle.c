@@ -325,7 +325,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish, 
   e->n_changes += 1;
   r->finish = (uint8_t)finish;
   if (r->drafts && e->draft_history != NULL)
-    weft_draft_history_keep(e->draft_history, &r->drafting, r->tokens, r->n_tokens);
+    weft_draft_history_keep(e->draft_history, &r->drafting, r->params.domain, r->params.model, r->tokens, r->n_tokens);
   if (reason != NULL) (void)snprintf(r->error, sizeof r->error, "%s", reason);
   weft_deadlines_remove(&e->deadlines, &r->deadline_at);
   expect_no_more(r);

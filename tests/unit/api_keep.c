@@ -18,9 +18,11 @@
 
 #include <cmocka.h>
 
+#include "api/runtime.h"
 #include "api/weft.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "scheduler/draft_history.h"
 #include "tests/support/amount.h"
 
 enum { N_TOKENS = 200, ANSWER = 6, N_PROMPTS = 6 };
@@ -70,19 +72,19 @@ typedef struct answer {
   uint32_t n, n_cached;
 } answer;
 
-/* Prompt number `which` of a tenant. */
-static answer ask(weft_runtime *rt, uint32_t which, uint32_t tenant, const char *salt) {
+/* Prompt number `which` of a tenant, which repeats itself after so many tokens. */
+static answer ask_of(weft_runtime *rt, uint32_t which, uint32_t tenant, const char *salt, uint32_t n_period) {
   int32_t tokens[N_TOKENS];
   weft_generate_params p;
   weft_generation *g = NULL;
   weft_delta d = {0};
   answer a = {.n = 0};
   char error[256] = "";
-  for (uint32_t k = 0; k < N_TOKENS; k++) tokens[k] = (int32_t)(60 + weft_mix64(which * 1000 + k) % 300);
+  for (uint32_t k = 0; k < N_TOKENS; k++) tokens[k] = (int32_t)(60 + weft_mix64(which * 1000 + k % n_period) % 300);
   weft_generate_defaults(&p);
   p.prompt.tokens = tokens;
   p.prompt.n_tokens = N_TOKENS;
-  p.max_tokens = ANSWER;
+  p.max_tokens = n_period < N_TOKENS ? 64 : ANSWER;
   p.ignore_eos = true;
   p.mode = WEFT_MODE_AUTOREGRESSIVE;
   p.tenant = tenant;
@@ -97,6 +99,10 @@ static answer ask(weft_runtime *rt, uint32_t which, uint32_t tenant, const char 
   a.n_cached = d.usage.cached_tokens;
   weft_generation_free(g);
   return a;
+}
+
+static answer ask(weft_runtime *rt, uint32_t which, uint32_t tenant, const char *salt) {
+  return ask_of(rt, which, tenant, salt, N_TOKENS);
 }
 
 static void same(answer a, answer b) {
@@ -123,6 +129,55 @@ static uint32_t n_kept(weft_runtime *rt) {
   const char *line = strstr(weft_plan(rt), "\nkept ");
   assert_non_null(line);
   return (uint32_t)strtoul(line + 6, NULL, 10);
+}
+
+/* What the history of drafts has, by place; the kind and the model must be those of the only model here. */
+static uint32_t learned_of(weft_runtime *rt, uint32_t tenant, weft_draft_learned *out, uint32_t max) {
+  const weft_draft_history *history = weft_engine_draft_history(weft_replicas_at(rt->replicas, 0));
+  weft_draft_learned d;
+  uint32_t n = 0;
+  assert_non_null(history);
+  for (uint32_t i = 0; i < WEFT_DRAFT_TEXTS; i++) {
+    if (!weft_draft_history_tell(history, i, &d) || !weft_key128_equal(d.domain, weft_runtime_domain(rt, tenant)))
+      continue;
+    assert_true(n < max);
+    out[n++] = d;
+  }
+  return n;
+}
+
+static int by_text(const void *a, const void *b) {
+  const weft_draft_learned *x = a, *y = b;
+  return (x->text > y->text) - (x->text < y->text);
+}
+
+/* How often drafts of a text were right is known after a restart, of tenants that are kept, whatever their numbers. */
+static void what_drafts_taught_is_kept(void **state) {
+  enum { MAX = 16 };
+  const char *const drafts[] = {"ngram:4"};
+  weft_draft_learned before[MAX], after[MAX];
+  (void)state;
+  weft_open_options o = options();
+  o.models = &demo_ar;
+  o.drafts = drafts;
+  o.n_drafts = 1;
+  weft_runtime *rt = open_server(&o);
+  for (uint32_t tenant = 0; tenant < 2; tenant++) (void)ask_of(rt, 7, tenant, NULL, 3);
+  uint32_t n = learned_of(rt, 0, before, MAX);
+  assert_true(n > 0);
+  assert_int_equal(learned_of(rt, 1, after, MAX), n);
+  weft_close(rt);
+  o.tenant = turned;
+  rt = open_server(&o);
+  assert_int_equal(learned_of(rt, 0, after, MAX), 0); /* blue's are not kept */
+  assert_int_equal(learned_of(rt, 1, after, MAX), n);
+  qsort(before, n, sizeof *before, by_text);
+  qsort(after, n, sizeof *after, by_text);
+  for (uint32_t i = 0; i < n; i++) {
+    assert_true(before[i].text == after[i].text && before[i].judged == after[i].judged);
+    assert_true(before[i].model == after[i].model && before[i].kind == after[i].kind && before[i].judged >> 16 >= 8);
+  }
+  weft_close(rt);
 }
 
 static void answers_are_the_same_after_a_restart(void **state) {
@@ -534,6 +589,7 @@ int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(answers_are_the_same_after_a_restart, begin, end),
+      cmocka_unit_test_setup_teardown(what_drafts_taught_is_kept, begin, end),
       cmocka_unit_test_setup_teardown(prefixes_are_their_tenants, begin, end),
       cmocka_unit_test_setup_teardown(salts_keep_them_apart, begin, end),
       cmocka_unit_test_setup_teardown(what_is_dropped_stays_away, begin, end),

@@ -71,7 +71,7 @@ static void a_text_is_remembered(void **state) {
   assert_int_equal(d.own.n_judged, 0);
   weft_acceptance tenant = {0};
   for (uint32_t i = 0; i < 8; i++) weft_drafting_judge(&d, &tenant, 4, 4, i);
-  weft_draft_history_keep(&history, &d, text, 130);
+  weft_draft_history_keep(&history, &d, domain, 0, text, 130);
   const struct {
     weft_key128 domain;
     uint32_t model, n_prompt, at; /* at: a token that is another one */
