@@ -323,13 +323,24 @@ static bool know_slot(const runner_slot *s) {
   return true;
 }
 
+/* Rows whose slots lie one behind the other go in one call. */
 static weft_status copy_newest(device_runner *r, const weft_batch *batch, uint32_t n_drafts) {
   runner_assist *a = r->assist;
+  const uint64_t width = a->n_target;
   weft_status status = WEFT_OK;
   (void)n_drafts;
-  for (uint32_t i = 0; i < batch->n_rows && status == WEFT_OK; i++)
-    status = weft_device_copy(r->first, a->pair + (2ull * i + 1) * a->n_target,
-                              a->newest + (uint64_t)batch->segment[i].slot * a->n_target, a->n_target * sizeof(float));
+  for (uint32_t i = 0, n; i < batch->n_rows && status == WEFT_OK; i += n) {
+    const uint32_t slot = batch->segment[i].slot;
+    for (n = 1; i + n < batch->n_rows && batch->segment[i + n].slot == slot + n;) n += 1;
+    const weft_norm_args copy = {.x = a->newest + slot * width,
+                                 .y = a->pair + (2ull * i + 1) * width,
+                                 .n_rows = n,
+                                 .n_cols = a->n_target,
+                                 .plain = true,
+                                 .x_stride = width,
+                                 .y_stride = 2 * width};
+    status = weft_norm(r->first, &copy);
+  }
   return status;
 }
 

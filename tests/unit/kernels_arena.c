@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The arena of weights on a card that only counts: addresses, chunks, caps, every refusal in turn. */
+/* The arena of weights on a card that only counts: addresses, chunks, caps, every refusal in turn, memory in holes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "kernels/arena.h"
 
-enum { GRAIN = 2 << 20, RANGES = 512 };
+enum { GRAIN = 2 << 20, RANGES = 512, GRAINS_MAX = 512 };
 
 typedef struct range {
   uint64_t address, n_bytes;
@@ -24,7 +24,37 @@ typedef struct card {
   uint64_t next, n_calls, fail_at; /* fail_at: that call is refused; 0: none */
   bool no_mapping;
   uint64_t n_memory;
+  uint32_t n_grains; /* of memory; 0: as much as is asked for. Plain memory is grains side by side, mapped is any */
+  uint64_t user[GRAINS_MAX]; /* the address that has the grain; 0: nobody */
 } card;
+
+/* The first of n grains side by side that nobody has; UINT32_MAX: there are none. */
+static uint32_t hole_of(const card *c, uint32_t n) {
+  for (uint32_t i = 0, run = 0; i < c->n_grains; i++) {
+    run = c->user[i] == 0 ? run + 1 : 0;
+    if (run == n) return i + 1 - n;
+  }
+  return UINT32_MAX;
+}
+
+static uint32_t free_grains(const card *c) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < c->n_grains; i++) n += c->user[i] == 0;
+  return n;
+}
+
+static void give_grains(card *c, const void *address) {
+  for (uint32_t i = 0; i < c->n_grains; i++)
+    if (c->user[i] == (uint64_t)(uintptr_t)address) c->user[i] = 0;
+}
+
+static void take_grains(card *c, uint32_t first, uint32_t n, const void *address) {
+  for (uint32_t i = first; n > 0 && i < c->n_grains; i++) {
+    if (c->user[i] != 0) continue;
+    c->user[i] = (uint64_t)(uintptr_t)address;
+    n -= 1;
+  }
+}
 
 static range *range_of(card *c, const void *address) {
   for (uint32_t i = 0; i < c->n; i++) {
@@ -66,7 +96,9 @@ static void release(void *self, void *address, uint64_t n_bytes) {
 }
 static weft_status map(void *self, void *address, uint64_t n_bytes) {
   card *c = self;
-  if (refuses(c)) return WEFT_E_NO_MEMORY;
+  uint32_t n = (uint32_t)(n_bytes / GRAIN);
+  if (refuses(c) || (c->n_grains > 0 && free_grains(c) < n)) return WEFT_E_NO_MEMORY;
+  take_grains(c, 0, n, address);
   range_of(c, address)->mapped = true;
   c->n_memory += n_bytes;
   return WEFT_OK;
@@ -76,18 +108,22 @@ static void unmap(void *self, void *address, uint64_t n_bytes) {
   range *r = range_of(c, address);
   assert_true(r->mapped && r->n_bytes == n_bytes);
   r->mapped = false;
+  give_grains(c, address);
   c->n_memory -= n_bytes;
 }
 static weft_status alloc(void *self, uint64_t n_bytes, void **out) {
   card *c = self;
-  if (refuses(c)) return WEFT_E_NO_MEMORY;
+  uint32_t n = (uint32_t)((n_bytes + GRAIN - 1) / GRAIN), first = c->n_grains > 0 ? hole_of(c, n) : 0;
+  if (refuses(c) || first == UINT32_MAX) return WEFT_E_NO_MEMORY;
   *out = add(c, n_bytes, true);
+  take_grains(c, first, n, *out);
   c->n_memory += n_bytes;
   return WEFT_OK;
 }
 static void free_plain(void *self, void *memory) {
   card *c = self;
   c->n_memory -= range_of(c, memory)->n_bytes;
+  give_grains(c, memory);
   removed(c, memory, 0, true);
 }
 
@@ -229,9 +265,37 @@ static void test_large_plain(void **state) {
   assert_int_equal(c.n_memory, 0);
 }
 
+/* A card whose free memory lies in holes, since every other weight of a model that filled it is gone: a drafter as one
+ * piece fits where the card maps, and not where it is plain memory; weight by weight it fits in both. */
+static void test_holes(void **state) {
+  enum { N = 16, EACH = 40 << 20, HOLES = N / 2 * (EACH / GRAIN) };
+  (void)state;
+  for (uint32_t no_mapping = 0; no_mapping < 2; no_mapping++) {
+    card c = {.next = 1 << 24, .no_mapping = no_mapping == 1, .n_grains = N * (EACH / GRAIN)};
+    weight_arena a;
+    void *at[N], *piece;
+    weight_arena_open(&a, &calls, &c, no_mapping == 1 ? 0 : GRAIN, 0);
+    for (uint32_t i = 0; i < N; i++) assert_int_equal(weight_arena_take(&a, EACH, &at[i]), WEFT_OK);
+    assert_int_equal(weight_arena_take(&a, EACH, &piece), WEFT_E_NO_MEMORY);
+    for (uint32_t i = 0; i < N; i += 2) weight_arena_give(&a, at[i], EACH);
+    assert_int_equal(free_grains(&c), HOLES);
+    assert_int_equal(hole_of(&c, EACH / GRAIN + 1), UINT32_MAX); /* no hole is larger than a weight */
+    weft_status whole = weight_arena_take(&a, (uint64_t)HOLES * GRAIN, &piece);
+    assert_int_equal(whole, no_mapping == 1 ? WEFT_E_NO_MEMORY : WEFT_OK);
+    if (whole == WEFT_OK) weight_arena_give(&a, piece, (uint64_t)HOLES * GRAIN);
+    assert_int_equal(a.n_taken, (uint64_t)N / 2 * EACH);
+    for (uint32_t i = 0; i < N; i += 2) assert_int_equal(weight_arena_take(&a, EACH - 1000 * i, &at[i]), WEFT_OK);
+    assert_true(a.n_taken <= (uint64_t)N * EACH);
+    weight_arena_close(&a);
+    assert_int_equal(c.n_memory, 0);
+    assert_int_equal(free_grains(&c), c.n_grains);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_mapped),  cmocka_unit_test(test_plain),
                                      cmocka_unit_test(test_refused), cmocka_unit_test(test_cap),
-                                     cmocka_unit_test(test_chunk),   cmocka_unit_test(test_large_plain)};
+                                     cmocka_unit_test(test_chunk),   cmocka_unit_test(test_large_plain),
+                                     cmocka_unit_test(test_holes)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
