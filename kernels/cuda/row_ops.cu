@@ -336,7 +336,9 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
   bool early = args->n_rows <= d->n_multiprocessors;
   bool fours = a.wide && args->n_cols % 4 == 0;
-  if (args->n_cols <= 3072 && early)
+  if (args->n_cols <= 1024 && early && fours)
+    cuda_start(d, norm_kernel<256, 1, true, true>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 3072 && early)
     cuda_start(d, fours ? norm_kernel<256, 3, true, true> : norm_kernel<256, 3, true, false>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 3072)
     cuda_start(d, fours ? norm_kernel<256, 3, false, true> : norm_kernel<256, 3, false, false>, args->n_rows, 256, 0,
