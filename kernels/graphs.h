@@ -3,8 +3,8 @@
  *
  * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its
  * arguments, pointers included) and nothing runs; the small tables that ops make on the host (segments, items, masks)
- * are collected, and uploads go through at once. If there is a graph with this signature, its tables are sent (unless
- * the device has them) and it is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call
+ * are collected, and uploads go through at once. If there is a graph with this signature, its tables are sent, unless
+ * the device has them, and it is launched: each call would be the same, so the bits are. Otherwise the step runs call
  * by call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the
  * least recently launched one makes room. Where devices vote, a graph is launched only if each has one for this step,
  * and a device that would record the step does so all the same. A device that refuses to capture goes on without

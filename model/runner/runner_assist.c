@@ -235,7 +235,7 @@ static weft_status draw_drafts(device_runner *r, uint32_t n, uint32_t k) {
 /* Draft k of every row. A draft that comes again, of as many rows, is repeated as a graph, whatever comes behind it. */
 static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_t k, uint32_t n_drafts) {
   runner_assist *a = r->assist;
-  bool in_graph = r->graphs;
+  bool in_graph = r->graphs && a->near == NULL;
   uint64_t key = weft_mix64((uint64_t)(uintptr_t)a ^ weft_mix64((uint64_t)batch->n_rows << 32 | k)) | 1;
   const weft_graph_counters before = weft_device_graph_counters(r->first);
   weft_status status;

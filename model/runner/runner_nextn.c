@@ -178,7 +178,7 @@ static weft_status make_draft(device_runner *r, const weft_batch *batch, uint32_
                            .output_row = a->row,
                            .n_output = n,
                            .hidden = a->hidden,
-                           .again = k > 0};
+                           .again = k > 0 && a->near == NULL}; /* else each draft has a row of its own */
   return status == WEFT_OK ? nextn_compute(&args) : status;
 }
 
