@@ -102,6 +102,19 @@ def describe(title, series):
     return title + ": " + "; ".join(f"{name}: " + ", ".join(f"{label} {value}" for label, value in points) for name, points in series)
 
 
+def tidy(drawn):
+    """Without symbols that nothing shows, empty groups, what is so by default, and blanks: half of what gnuplot writes."""
+    drawn = re.sub(r' stroke-linecap="butt" stroke-linejoin="miter"| stroke-width="1.00"', "", drawn)
+    while True:
+        shown = set(re.findall(r"xlink:href='#(\w+)'", drawn))
+        less = re.sub(r"\s*<(\w+)\b[^<>]*\bid='(gp\w+)'[^<>]*/>", lambda m: m[0] if m[2] in shown else "", drawn)
+        less = re.sub(r"<g\b[^<>]*>\s*</g>", "", less)
+        if less == drawn:
+            break
+        drawn = less
+    return re.sub(r"\s*\n\s*", "\n", re.sub(r"[ \t]+", " ", drawn))
+
+
 def draw(name, folder):
     title, figures, script_of, measure = PICTURES[name]
     series = list(figures(folder))
@@ -111,7 +124,7 @@ def draw(name, folder):
     drawn = re.sub(r"<title>.*?</title>\s*<desc>.*?</desc>", lambda _: f"<title>{html.escape(title)}</title>\n<desc>{html.escape(describe(title, series))}</desc>",
                    drawn, count=1, flags=re.S)
     with open(os.path.join(FOLDER, name), "w", encoding="utf-8") as f:
-        f.write(drawn)
+        f.write(tidy(drawn))
 
 
 def faults(results=RESULTS, folder=FOLDER):
