@@ -339,7 +339,7 @@ static void play(world *w, mirror *m, uint64_t seed, uint32_t n_ops) {
 int main(int argc, char **argv) {
   static mirror m;
   static world w;
-  uint32_t n_worlds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : test_amount(100, 300, 30000);
+  uint32_t n_worlds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : test_amount(100, 150, 30000);
   uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   for (uint32_t i = 0; i < n_worlds; i++) play(&w, &m, first + i, 600);
   printf(

@@ -757,7 +757,7 @@ static void episode(mirror *m, uint64_t seed, uint32_t n_ops) {
 
 int main(int argc, char **argv) {
   static mirror m;
-  uint64_t n_ops = argc > 1 ? strtoull(argv[1], NULL, 10) : test_amount(500000, 1500000, 30000000);
+  uint64_t n_ops = argc > 1 ? strtoull(argv[1], NULL, 10) : test_amount(500000, 1000000, 30000000);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   uint64_t n_done = 0;
   for (; n_done < n_ops; n_done += EPISODE, seed++)

@@ -190,7 +190,7 @@ static uint32_t run_world(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  const seeds s = seeds_open(test_amount(60, 250, 20000), argc, argv);
+  const seeds s = seeds_open(test_amount(60, 150, 20000), argc, argv);
   weft_log_set_level(WEFT_LOG_ERROR);
   uint32_t most = 0;
   for (unsigned long long seed = s.first; seed <= s.last; seed++) {

@@ -261,7 +261,7 @@ static void run_world(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  const seeds s = seeds_open(test_amount(25, 50, 5000), argc, argv);
+  const seeds s = seeds_open(test_amount(25, 30, 5000), argc, argv);
   weft_log_set_level(WEFT_LOG_ERROR);
   verbose = s.one;
   for (unsigned long long seed = s.first; seed <= s.last; seed++) run_world(seed);

@@ -483,7 +483,7 @@ static void run_seed(uint64_t seed, bool verbose) {
 }
 
 int main(int argc, char **argv) {
-  const seeds s = seeds_open(test_amount(500, 2500, 60000), argc, argv);
+  const seeds s = seeds_open(test_amount(250, 1500, 60000), argc, argv);
   weft_log_set_level((weft_log_level)-1); /* devices are lost on purpose here */
   for (unsigned long long seed = s.first; seed <= s.last; seed++) run_seed(seed, s.one);
   print_totals(s.last - s.first + 1);

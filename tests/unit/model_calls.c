@@ -317,10 +317,11 @@ static void long_parts_at_every_cut(void **state) {
   static const char *const heads[] = {"<tool_call>{\"name\":\"%*s",
                                       "<tool_call>{%*s\"name\":\"find\",\"arguments\":{}}", "%*s<tool_call>", "a%*sb"};
   (void)state;
+  const int step = (int)test_amount(5, 1, 1); /* of the long ones */
   for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
     for (int size = 250; size < 9000; size = size < 260    ? size + 1
-                                             : size < 8170 ? 8170
-                                             : size < 8200 ? size + 1
+                                             : size < 8170 ? 8170 + (int)h
+                                             : size < 8200 ? size + step
                                                            : 9001) {
       char text[10000];
       int n = snprintf(text, sizeof text, heads[h], size, "");
@@ -451,7 +452,7 @@ static void random_texts(void **state) {
                                       D};
   uint64_t random = 7;
   (void)state;
-  for (uint32_t round = 0, n_rounds = test_amount(500, 2000, 30000); round < n_rounds; round++) {
+  for (uint32_t round = 0, n_rounds = test_amount(300, 1000, 30000); round < n_rounds; round++) {
     weft_text text = {0};
     weft_call_form form = (weft_call_form)(round % WEFT_CALL_FORMS);
     for (uint32_t i = 0, n = draw(&random, 24); i < n; i++) {
@@ -540,7 +541,7 @@ static void mended_texts_are_json(void **state) {
       "</tool_", "\\", "\\u00", "4", "-1.5", "True", "null", "a b", "\xC3\xA9", "\t", "{\"a\":", "<|"};
   uint64_t random = 11;
   (void)state;
-  for (uint32_t round = 0, n_rounds = test_amount(3000, 10000, 200000); round < n_rounds; round++) {
+  for (uint32_t round = 0, n_rounds = test_amount(1500, 5000, 200000); round < n_rounds; round++) {
     weft_text text = {0}, whole = {0};
     weft_text_puts(&text, round % 2 == 0 ? "{" : "[");
     for (uint32_t i = 0, n = draw(&random, 20); i < n; i++) {
@@ -592,7 +593,7 @@ static json_t *draw_json(uint64_t *random, uint32_t depth) {
 static void json_is_not_changed(void **state) {
   uint64_t random = 5;
   (void)state;
-  for (uint32_t round = 0, n_rounds = test_amount(1000, 5000, 50000); round < n_rounds; round++) {
+  for (uint32_t round = 0, n_rounds = test_amount(500, 2500, 50000); round < n_rounds; round++) {
     json_t *json = json_array();
     json_array_append_new(json, draw_json(&random, 4));
     char *text = json_dumps(json, round % 3 == 0 ? JSON_COMPACT : round % 3 == 1 ? 0 : JSON_INDENT(2));
@@ -673,7 +674,7 @@ static void json_steps_agree(void **state) {
       "\"\\x\"", "1",     "-0", "01",  "1.5",     "1.",  "2e-7", "2e", "true",  "nul",
       "null",    "false", " ",  "\"b", "\"c\"",   "-"};
   uint64_t random = 11;
-  uint32_t n_whole = 0, n_rounds = test_amount(20000, 100000, 2000000);
+  uint32_t n_whole = 0, n_rounds = test_amount(10000, 50000, 2000000);
   (void)state;
   for (uint32_t round = 0; round < n_rounds; round++) {
     weft_text text = {0};
