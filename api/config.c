@@ -62,6 +62,8 @@ static const weft_option product_rows[] = {
     {"model", 'm', FIRST, MODELS, LIST(models), "FILE", "GGUF file to load; may be repeated"},
     {"models-dir", 0, FIRST, SERVE, TEXT(models_dir), "DIR",
      "folder of GGUF files that are loaded when they are asked for, and leave when others need their room"},
+    {"models-preset", 0, FIRST, SERVE, TEXT(models_preset), "FILE",
+     "presets of llama-server, each a model that comes and goes as those of --models-dir"},
     {"keep-alive-seconds", 0, FIRST, SERVE, I32(keep_alive_seconds, -1, -1, 1 << 30), "N",
      "seconds without use after which a model of --models-dir leaves, where no request says keep_alive; 300 is "
      "Ollama's [-1: until others need its room]"},

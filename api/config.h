@@ -129,7 +129,7 @@ typedef struct weft_option {
 typedef struct weft_config {
   /* what is served and how */
   weft_text_list models, served_names, kv_8bit, chat_templates, drafts, load_tenants, keep;
-  const char *models_dir, *take_over;
+  const char *models_dir, *models_preset, *take_over;
   const char *backend, *isa, *precision, *config_file, *spill_file, *keep_key, *devices, *device_mib, *split,
       *split_ratio;
   uint32_t models_mib, sleep_mib;

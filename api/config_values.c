@@ -52,6 +52,7 @@ weft_open_options weft_config_open(const weft_config *config) {
   return (weft_open_options){.models = config->models.item,
                              .n_models = config->models.n,
                              .models_dir = config->models_dir,
+                             .models_preset = config->models_preset,
                              .models_bytes = (uint64_t)config->models_mib << 20,
                              .sleep_bytes = (uint64_t)config->sleep_mib << 20,
                              .keep_alive_us = keep_alive_us(config->keep_alive_seconds),

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/models_preset.h"
 #include "api/split_choice.h"
 #include "base/memory.h"
 #include "base/range.h"
@@ -353,7 +354,7 @@ static split_machine machine_of(const weft_devices *devices, weft_gguf *const *g
 static weft_status choose_split(const weft_open_options *o, weft_gguf *const *gguf, uint32_t n_files,
                                 weft_share_by shares, weft_devices *devices, weft_error *error) {
   bool asks = devices->is_auto && devices->n > 1 && !devices->has_ratio && n_files > 0;
-  if (!asks || shares != WEFT_SHARE_NOT || o->weights != NULL || o->models_dir != NULL) return WEFT_OK;
+  if (!asks || shares != WEFT_SHARE_NOT || o->weights != NULL || models_on_call(o)) return WEFT_OK;
   const split_machine machine = machine_of(devices, gguf, n_files);
   split_load load = {.n_running = o->running};
   weft_file_facts *largest = NULL;
@@ -400,7 +401,7 @@ weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_device_config config = config_of(options, devices, n, index[i], devices->weights_bytes_max[i], eight);
     config.shares = shares;
-    config.ahead = options->models_dir != NULL;
+    config.ahead = models_on_call(options);
     if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
     weft_error said = {{0}};
     status = weft_device_open(&config, &devices->device[i], &said);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "api/drafts.h"
+#include "api/models_preset.h"
 #include "api/residents.h"
 #include "api/served_names.h"
 #include "base/log.h"
@@ -71,25 +72,31 @@ static weft_status copy_tenants(weft_runtime *rt, weft_error *error) {
 
 static weft_status check_options(const weft_open_options *o, weft_error *error) {
   bool asks = o->n_load_tenants > 0 || o->models_bytes > 0 || o->sleep_bytes > 0 || o->keep_alive_us > 0;
-  if (o->models_dir == NULL && asks)
+  if (!models_on_call(o) && asks)
     return weft_fail(error, WEFT_E_INVALID,
                      "--load-tenants, --models-mib, --sleep-mib and --keep-alive-seconds are about models of "
-                     "--models-dir: give it");
-  if (o->models_dir != NULL && o->weights != NULL)
+                     "--models-dir or --models-preset: give one");
+  if (models_on_call(o) && o->weights != NULL)
     return weft_fail(error, WEFT_E_INVALID,
                      "--models-dir: models come and go, and those of --weights are another "
                      "process': leave one of them out");
   return WEFT_OK;
 }
 
-weft_status models_folder_open(weft_runtime *rt, weft_error *error) {
+static weft_status fail_none(const weft_runtime *rt, weft_error *error) {
+  const weft_open_options *o = &rt->options;
+  return weft_fail(error, WEFT_E_NOT_FOUND, "%s %.300s: no file there can be served",
+                   o->models_dir != NULL ? "--models-dir" : "--models-preset",
+                   o->models_dir != NULL ? o->models_dir : o->models_preset);
+}
+
+static weft_status open_folder(weft_runtime *rt, weft_error *error) {
   const weft_open_options *o = &rt->options;
   struct dirent **entry = NULL;
-  weft_status status = check_options(o, error);
-  if (o->models_dir == NULL || status != WEFT_OK) return status;
+  weft_status status = WEFT_OK;
+  if (o->models_dir == NULL) return WEFT_OK;
   int n = scandir(o->models_dir, &entry, is_model, alphasort);
   if (n < 0) return weft_fail(error, WEFT_E_IO, "--models-dir %.300s: %s", o->models_dir, strerror(errno));
-  status = copy_tenants(rt, error);
   for (int i = 0; i < n; i++) {
     weft_text path = {0};
     weft_text_printf(&path, "%s/%s", o->models_dir, entry[i]->d_name);
@@ -100,9 +107,45 @@ weft_status models_folder_open(weft_runtime *rt, weft_error *error) {
     free(entry[i]);
   }
   free(entry);
+  return status;
+}
+
+static const weft_served_model *find_file(const weft_runtime *rt, const char *file_name) {
+  for (uint32_t i = 0; i < rt->n_models; i++)
+    if (strcmp(rt->model[i].file_name, file_name) == 0) return &rt->model[i];
+  return NULL;
+}
+
+/* The files that presets name, and those of the folder that they are about: one that cannot be served is an error. */
+static weft_status open_presets(weft_runtime *rt, weft_error *error) {
+  const char *path, *file;
+  bool loads;
+  for (uint32_t i = 0; (path = models_preset_path(rt->preset, i)) != NULL; i++) {
+    char *name = served_names_of_file(path);
+    bool is_there = name != NULL && find_file(rt, name) != NULL; /* in the folder, too */
+    weft_free(name);
+    weft_status status = is_there ? WEFT_OK : add_file(rt, path, error);
+    if (status != WEFT_OK) return status;
+  }
+  for (uint32_t i = 0; (file = models_preset_file(rt->preset, i, &loads)) != NULL; i++)
+    if (find_file(rt, file) == NULL)
+      return weft_fail(
+          error, WEFT_E_NOT_FOUND,
+          "--models-preset: no model of --models-dir is of the file %.100s.gguf: give its section `model = "
+          "PATH`",
+          file);
+  return WEFT_OK;
+}
+
+weft_status models_folder_open(weft_runtime *rt, weft_error *error) {
+  const weft_open_options *o = &rt->options;
+  weft_status status = check_options(o, error);
+  if (!models_on_call(o) || status != WEFT_OK) return status;
+  status = copy_tenants(rt, error);
+  if (status == WEFT_OK) status = open_folder(rt, error);
+  if (status == WEFT_OK) status = open_presets(rt, error);
   rt->n_served = rt->n_models;
-  if (status == WEFT_OK && rt->n_served == 0)
-    return weft_fail(error, WEFT_E_NOT_FOUND, "--models-dir %.300s: no file there can be served", o->models_dir);
+  if (status == WEFT_OK && rt->n_served == 0) return fail_none(rt, error);
   return status;
 }
 
@@ -141,11 +184,11 @@ static weft_status plan_models(weft_runtime *rt, weft_kv_layout *layouts, weft_e
       leave_out(rt, i, why.text[0] != 0 ? why.text : weft_status_text(status));
   }
   if (rt->n_served > 0) return WEFT_OK;
-  return weft_fail(error, WEFT_E_NOT_FOUND, "--models-dir %.300s: no file there can be served", rt->options.models_dir);
+  return fail_none(rt, error);
 }
 
 weft_status models_folder_plan(weft_runtime *rt, weft_error *error) {
-  if (rt->options.models_dir == NULL) return WEFT_OK;
+  if (!models_on_call(&rt->options)) return WEFT_OK;
   if (rt->devices.n > 1)
     return weft_fail(error, WEFT_E_INVALID, "--models-dir: models come and go on one device: name one with --devices");
   weft_kv_layout *layouts = weft_alloc(WEFT_MODELS_MAX, sizeof *layouts);
@@ -159,4 +202,6 @@ weft_status models_folder_plan(weft_runtime *rt, weft_error *error) {
 void models_folder_forget(weft_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_load_tenants; i++) weft_free(rt->load_tenant[i]);
   rt->n_load_tenants = 0;
+  models_preset_close(rt->preset);
+  rt->preset = NULL;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/models_preset.h"
 #include "api/prometheus.h"
 #include "api/resident_load.h"
 #include "api/shared_room.h"
@@ -459,7 +460,7 @@ void residents_metrics(const weft_runtime *rt, weft_text *out) {
 /* ---- open and close -------------------------------------------------------------------------------- */
 
 uint64_t residents_bytes(const weft_runtime *rt) {
-  if (rt->options.models_dir == NULL) return 0;
+  if (!models_on_call(&rt->options)) return 0;
   if (rt->options.models_bytes > 0) return rt->options.models_bytes;
   return weft_device_memory_left(rt->devices.device[0]) / 2;
 }
@@ -476,7 +477,7 @@ static weft_status plan_one(weft_residents *rs, uint32_t i, weft_error *error) {
 }
 
 weft_status residents_plan(weft_runtime *rt, weft_error *error) {
-  if (rt->options.models_dir == NULL) return WEFT_OK;
+  if (!models_on_call(&rt->options)) return WEFT_OK;
   weft_residents *rs = weft_alloc(1, sizeof *rs);
   if (rs == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the models of --models-dir");
   rs->rt = rt;
@@ -502,11 +503,26 @@ weft_status residents_plan(weft_runtime *rt, weft_error *error) {
   return status;
 }
 
+/* Models that their presets want at the start: it does not wait for them. */
+static void ask_for_presets(weft_residents *rs) {
+  const char *file;
+  bool loads = false;
+  for (uint32_t k = 0; (file = models_preset_file(rs->rt->preset, k, &loads)) != NULL; k++) {
+    for (uint32_t i = 0; i < rs->rt->n_served && loads; i++) {
+      weft_error error;
+      resident_ask ask = {0};
+      if (strcmp(find_served(rs, i)->file_name, file) == 0)
+        (void)residents_ask(rs, i, RESIDENT_LOAD, &ask, &error); /* of one that stays there is nothing to do */
+    }
+  }
+}
+
 weft_status residents_start(weft_runtime *rt, weft_error *error) {
   weft_residents *rs = rt->residents;
   if (rs == NULL) return WEFT_OK;
   weft_status status = weft_threads_start(&rs->thread, run_residents, rs, error);
   rs->has_thread = status == WEFT_OK;
+  if (status == WEFT_OK) ask_for_presets(rs);
   return status;
 }
 

@@ -15,6 +15,7 @@
 #include "api/config.h"
 #include "api/drafts.h"
 #include "api/models_folder.h"
+#include "api/models_preset.h"
 #include "api/request_memory.h"
 #include "api/residents.h"
 #include "api/served_names.h"
@@ -376,8 +377,10 @@ static void write_plan(weft_runtime *rt) {
 static weft_status fill_options(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   rt->options = *options;
   weft_open_options *o = &rt->options;
-  if ((o->n_models == 0 || o->models == NULL) && o->models_dir == NULL)
+  if ((o->n_models == 0 || o->models == NULL) && !models_on_call(o))
     return weft_fail(error, WEFT_E_INVALID, "no model was given: name a GGUF file");
+  weft_status preset = models_preset_open(o, &rt->preset, error);
+  if (preset != WEFT_OK) return preset;
   if (o->n_models > WEFT_MODELS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "%u models were given; at most %d share one pool", o->n_models,
                      WEFT_MODELS_MAX);
@@ -633,6 +636,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   /* what the caller owns is not kept */
   rt->options.models = NULL;
   rt->options.models_dir = NULL;
+  rt->options.models_preset = NULL;
   rt->options.load_tenants = NULL;
   rt->options.backend = NULL;
   rt->options.precision = NULL;

@@ -92,6 +92,7 @@ struct weft_runtime {
   struct weft_residents *residents;         /* NULL: no model comes and goes */
   uint64_t models_bytes;                    /* of memory for those that do */
   weft_pool_calls pool;                     /* n_pages_max 0: the pool keeps its size (shared_room.h) */
+  struct models_preset *preset;             /* NULL: none is read */
   char *load_tenant[WEFT_LOAD_TENANTS_MAX]; /* [n_load_tenants] whose requests may have one loaded; none: all */
   uint32_t n_load_tenants;
   model_drafter *drafter[WEFT_DEVICES_MAX];     /* [n_replicas] NULL: no model drafts */

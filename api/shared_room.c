@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/shared_room.h"
 
+#include "api/models_preset.h"
+
 enum {
   STEP_BYTES = 256 << 20, /* of pages that one turn of the engine opens or closes at most */
   STEP_PAGES = 4096,
@@ -21,7 +23,7 @@ uint64_t shared_room_bytes(const weft_runtime *rt) {
 
 void shared_room_plan(weft_runtime *rt) {
   uint64_t n_max = shared_room_bytes(rt) / rt->page_bytes, step = STEP_BYTES / rt->page_bytes;
-  if (rt->options.models_dir == NULL || rt->devices.weights_bytes_max[0] > 0) return;
+  if (!models_on_call(&rt->options) || rt->devices.weights_bytes_max[0] > 0) return;
   if (n_max > PAGES_MAX) n_max = PAGES_MAX;
   if (n_max <= rt->n_pages) return;
   rt->pool = (weft_pool_calls){.n_pages_max = (uint32_t)n_max,

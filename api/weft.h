@@ -40,10 +40,10 @@ typedef struct weft_tenant_options {
 typedef struct weft_open_options {
   const char *const *models; /* paths of GGUF files; split models by their first part */
   uint32_t n_models;
-  const char *models_dir;              /* [none] a folder of such files, which are loaded when they are asked for */
-  uint64_t models_bytes;               /* [half of what is free] memory for those that are loaded at once */
-  uint64_t sleep_bytes, keep_alive_us; /* [none, for ever] --sleep-mib; how long they stay after their last use */
-  const char *const *load_tenants;     /* [n_load_tenants] names of tenants whose requests may have one loaded [all] */
+  const char *models_dir, *models_preset; /* [none] folder of such files, and llama-server's presets: loaded on call */
+  uint64_t models_bytes;                  /* [half of what is free] memory for those that are loaded at once */
+  uint64_t sleep_bytes, keep_alive_us;    /* [none, for ever] --sleep-mib; how long they stay after their last use */
+  const char *const *load_tenants; /* [n_load_tenants] names of tenants whose requests may have one loaded [all] */
   uint32_t n_load_tenants;
   const char *backend, *isa; /* [best] "ref", "cpu", "cuda"; instructions of cpu: "portable", "avx2", "avx512" */
   uint32_t threads;          /* [all cores] threads of the cpu backend */

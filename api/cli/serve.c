@@ -587,7 +587,8 @@ int weft_cli_serve_opened(const weft_config *config, void (*opened)(weft_runtime
     return weft_cli_fail(WEFT_EXIT_USAGE, "--socket-mode: '%s' must be three octal digits such as 660",
                          config->socket_mode);
   }
-  if (config->models.n == 0 && config->models_dir == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, WEFT_NO_MODEL);
+  if (config->models.n == 0 && config->models_dir == NULL && config->models_preset == NULL)
+    return weft_cli_fail(WEFT_EXIT_USAGE, WEFT_NO_MODEL);
   files.keys_source =
       (weft_keys_source){.path = config->api_keys, .key = config->api_key.item, .n_keys = config->api_key.n};
   if (config->api_keys != NULL || config->api_key.n > 0) {
