@@ -101,6 +101,21 @@ uint64_t card_free_bytes(bool one_memory, uint64_t driver_says, uint64_t host_sa
   return one_memory && host_says > driver_says ? host_says : driver_says;
 }
 
+/* A card was refused for what it is: whether another one would do is said behind the line. */
+static weft_status offer_other(const card_driver *driver, const card_search *search, uint32_t n, weft_status status,
+                               weft_error *error) {
+  for (uint32_t i = 0; i < n && error != NULL; i++) {
+    card_found other = {.set = 0};
+    if (i == search->index || driver->describe(driver->self, i, &other.facts) != CARD_YES) continue;
+    if (other.facts.prohibited || choose_code(driver, search, &other, NULL) != WEFT_OK) continue;
+    size_t at = strlen(error->text);
+    (void)snprintf(error->text + at, sizeof error->text - at, "; card %u, %.64s, would do: --devices %u", i,
+                   other.facts.name, i);
+    break;
+  }
+  return status;
+}
+
 weft_status card_find(const card_driver *driver, const card_search *search, card_found *out, weft_error *error) {
   uint32_t n = 0, index = search->index;
   *out = (card_found){.set = 0};
@@ -111,7 +126,7 @@ weft_status card_find(const card_driver *driver, const card_search *search, card
   card_answer answer = driver->describe(driver->self, index, facts);
   if (answer != CARD_YES) return refuse_card(driver, answer, index, NULL, "asked for its properties", error);
   status = choose_code(driver, search, out, error);
-  if (status != WEFT_OK) return status;
+  if (status != WEFT_OK) return offer_other(driver, search, n, status, error);
   if (facts->prohibited)
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "backend 'cuda': card %u %.64s is in the compute mode that lets no program in: run nvidia-smi -c "

@@ -209,10 +209,12 @@ static void what_is_too_old(void **state) {
   (void)state;
   refused(f, 2, "80-virtual", WEFT_E_UNSUPPORTED,
           "backend 'cuda': there are no kernels for NVIDIA GeForce RTX 2080 (sm_75); there is hopper (sm_90), portable "
-          "(sm_80 and later): use --backend cpu");
+          "(sm_80 and later): use --backend cpu; card 0, NVIDIA A100, would do: --devices 0");
   refused(f, 0, "120-real", WEFT_E_UNSUPPORTED,
           "backend 'cuda': libweft-cuda-portable.so was built for the architectures 120-real, which have no code for "
-          "NVIDIA A100 (sm_80): build it with -DWEFT_CUDA_ARCHITECTURES=80-real, or use --backend cpu");
+          "NVIDIA A100 (sm_80): build it with -DWEFT_CUDA_ARCHITECTURES=80-real, or use --backend cpu; card 1, NVIDIA "
+          "GeForce RTX "
+          "5060 Ti, would do: --devices 1");
   f.cuda = 12080;
   static const char old[] =
       "backend 'cuda': the NVIDIA driver is of CUDA 12.8, and libweft-cuda-portable.so needs one of CUDA 13.0 or "
