@@ -5,7 +5,7 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse | hollow]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash; gemma4-1b is nobody's
+           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
            go beside gemma4-26b, gemma4-1b and gemma4-e2b; qwen3.6-35b-a3b-mtp, qwen3.6-27b-mtp
@@ -67,6 +67,12 @@ def assistant(of, hidden, ff, heads, centroids=0):
                      shared=0, experts=0, per_layer=0, centroids=centroids)
 
 
+def glm4moe(layers, hidden, ff, heads, experts, expert_ff, dense):
+    """Its last layer guesses tokens ahead."""
+    return dict(arch="glm4moe", layers=layers, hidden=hidden, ff=ff, heads=heads, kv=8, head=128, rotated=64, vocab=151552,
+                context=131072, theta=1e6, experts=experts, used=8, expert_ff=expert_ff, eps=1e-5, dense=dense, factor=1.0, mtp=1)
+
+
 def deepseek4(mtp=0):
     return dict(arch="deepseek4", layers=43 + mtp, hidden=4096, heads=64, head=512, rotated=64, q_rank=1024, groups=8, out_rank=1024,
                 window=128, ratios=[0, 0] + [4, 128] * 20 + [4, 0], mtp=mtp, index_heads=64, index=128, index_k=512, streams=4,
@@ -95,6 +101,7 @@ MODELS = {
     "gpt-oss-120b": gpt_oss(36, 128),
     "deepseek-v4-flash": deepseek4(),
     "deepseek-v4-flash-mtp": deepseek4(mtp=1),
+    "glm-4.5-air": glm4moe(47, 4096, 10944, 96, 128, 1408, 1),
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
 MODELS |= {name + "-assistant": assistant(MODELS[name], *sizes)
@@ -258,7 +265,7 @@ def add_vocabulary(w, m):
     w.key("tokenizer.ggml.tokens", tokens)
     w.key_int32s("tokenizer.ggml.token_type", types)
     if kind == "gpt2":
-        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "deepseek4": "joyai-llm", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
+        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "glm4moe": "glm4", "deepseek4": "joyai-llm", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
     else:
         w.key("tokenizer.ggml.scores", [float(-i) for i in range(n)])
     if kind != "llama":
@@ -490,6 +497,55 @@ def add_qwen35(w, m, mix):
             put(f"ffn_{name}_exps.weight", m["expert_types"][name == "down"] or kind, n_in, n_out, m["experts"])
 
 
+def add_shared_experts(put, m, mix, router="F32"):
+    """Experts that a sigmoid chooses, and the MLP beside them."""
+    hidden, ff = m["hidden"], m["expert_ff"]
+    put("ffn_gate_inp.weight", router, hidden, m["experts"])
+    put("exp_probs_b.bias", "F32", m["experts"])
+    for name, kind, n_in, n_out in (("gate", mix[0], hidden, ff), ("up", mix[0], hidden, ff), ("down", mix[1], ff, hidden)):
+        put(f"ffn_{name}_shexp.weight", kind, n_in, n_out)
+        put(f"ffn_{name}_exps.weight", m["expert_types"][name == "down"] or kind, n_in, n_out, m["experts"])
+
+
+def add_choice(w, m):
+    k = m["arch"] + "."
+    for key, value in (("feed_forward_length", m["ff"]), ("leading_dense_block_count", m["dense"]), ("expert_shared_count", 1),
+                       ("expert_gating_func", 2), ("expert_weights_norm", True), ("expert_weights_scale", m["factor"]),
+                       ("rope.dimension_count", m["rotated"]), ("rope.freq_base", m["theta"])):
+        w.key(k + key, value)
+    if m["mtp"]:
+        w.key(k + "nextn_predict_layers", m["mtp"])
+
+
+def add_glm4moe(w, m, mix):
+    k, matrix, rich, embed = m["arch"] + ".", *mix
+    add_choice(w, m)
+    w.key(k + "attention.head_count_kv", m["kv"])
+    for part in "key_length", "value_length":
+        w.key(k + "attention." + part, m["head"])
+    hidden, queries, keys = m["hidden"], m["heads"] * m["head"], m["kv"] * m["head"]
+    w.tensor("token_embd.weight", matrix, hidden, m["vocab"])
+    w.tensor("output_norm.weight", "F32", hidden)
+    w.tensor("output.weight", embed, hidden, m["vocab"])
+    for i in range(m["layers"]):
+        put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
+        for name in "attn_norm", "post_attention_norm":
+            put(name + ".weight", "F32", hidden)
+        for name, kind, n_in, n_out in (("attn_q", matrix, hidden, queries), ("attn_k", matrix, hidden, keys),
+                                        ("attn_v", rich, hidden, keys), ("attn_output", matrix, queries, hidden)):
+            put(name + ".weight", kind, n_in, n_out)
+            if n_in == hidden and name != "attn_output":
+                put(name + ".bias", "F32", n_out)
+        if i < m["dense"]:
+            add_mlp(put, mix, hidden, m["ff"])
+        else:
+            add_shared_experts(put, m, mix)
+        if i >= m["layers"] - m["mtp"]:
+            put("nextn.eh_proj.weight", "Q8_0" if matrix != "BF16" else matrix, 2 * hidden, hidden)
+            for name in "enorm", "hnorm", "shared_head_norm":
+                put(f"nextn.{name}.weight", "F32", hidden)
+
+
 def add_deepseek4(w, m, mix):
     k, matrix, rich, embed = m["arch"] + ".", *mix
     for key, value in (
@@ -562,6 +618,8 @@ def main():
         raise SystemExit(__doc__)
     m, w = dict(MODELS[name], expert_types=EXPERTS.get(sys.argv[2], (None, None))), Writer()
     m["layers"] = min(int(layers or m["layers"]), m["layers"])
+    if m["layers"] < MODELS[name]["layers"] and "dense" in m:
+        m["mtp"] = 0
     if "ratios" in m:
         m["ratios"] = m["ratios"][:m["layers"] - m["mtp"]] + [0] * m["mtp"]
     w.key("general.architecture", m["arch"])
@@ -569,7 +627,7 @@ def main():
     add_sizes(w, m)
     if sys.argv[2] != "none":
         add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gemma4-assistant": add_gemma, "gpt-oss": add_gpt_oss, "qwen35": add_qwen35,
-               "qwen35moe": add_qwen35, "deepseek4": add_deepseek4}.get(m["arch"], add_llama)
+               "qwen35moe": add_qwen35, "deepseek4": add_deepseek4, "glm4moe": add_glm4moe}.get(m["arch"], add_llama)
         add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
     w.write(sys.argv[3], {"sparse": "", "hollow": "_exps."}.get((sys.argv[4:] or [""])[0], "nothing"))

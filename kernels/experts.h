@@ -88,13 +88,22 @@ typedef struct weft_experts_args {
   float limit;                                  /* 0: none; without a shared MLP */
 } weft_experts_args;
 
-/* ---- assign: the experts of a row by scores of their own, s = sqrt(softplus(logit)), softplus(x) = log(1 + e^x) --- *
+/* ---- assign: the experts of a row by scores of their own ---------------------------------------------------------- *
+ * s is sqrt(log(1 + e^logit)), 1 / (1 + e^-logit) or the softmax over all experts, as `scores` says.
  * The k experts of largest s + bias (ties: lower index first; NaN counts as -infinity), largest first; or those that
  * the table has for the row's token, in its order: what does not exist is INVALID, on cuda -1 with weights of NaN.
- * weights[j] = factor * s[ids[j]] / (sum of the k + 1e-20). */
+ * With groups, runs of experts of one length, those of the best groups alone are chosen among: best by the sum of the
+ * two largest s + bias of a group, with softmax by its largest (ties: the first).
+ * weights[j] = factor * s[ids[j]] / (sum of the k + 1e-20), or as_scored factor * s[ids[j]]. */
+typedef enum weft_expert_scores {
+  WEFT_SCORES_ROOT = 1,
+  WEFT_SCORES_SIGMOID = 2,
+  WEFT_SCORES_SOFTMAX = 3
+} weft_expert_scores;
+enum { WEFT_ASSIGN_GROUPS_MAX = 32 };
 typedef struct weft_assign_args {
   const float *logits;   /* [n_rows, n_experts] */
-  const float *bias;     /* [n_experts]; not with a table */
+  const float *bias;     /* optional [n_experts]; not with a table */
   const int32_t *table;  /* [n_tokens, k], or NULL */
   const int32_t *tokens; /* [n_rows]; with a table */
   int32_t *ids;          /* [n_rows, k] */
@@ -102,6 +111,9 @@ typedef struct weft_assign_args {
   uint32_t n_rows, n_experts, k, n_tokens;
   uint64_t logits_stride;
   float factor;
+  weft_expert_scores scores;
+  bool as_scored;
+  uint32_t n_groups, n_groups_used; /* 0: there are none */
 } weft_assign_args;
 
 #ifdef __cplusplus

@@ -521,10 +521,16 @@ static weft_status check_assign(weft_device *device, const weft_assign_args *arg
   weft_status status = check_has(device, op, device->kernels->assign != NULL);
   if (status != WEFT_OK) return status;
   REQUIRE(op, args->logits != NULL && args->ids != NULL && args->weights != NULL, "logits, ids or weights is NULL");
-  REQUIRE(op, args->table == NULL ? args->bias != NULL : args->tokens != NULL, "there is no bias, or no token");
+  REQUIRE(op, args->table == NULL || (args->tokens != NULL && args->n_groups == 0), "there are no tokens, or groups");
   REQUIRE(op, args->k > 0 && args->k <= args->n_experts && args->n_experts <= 65536, "k or n_experts");
   REQUIRE(op, isfinite(args->factor), "factor is not finite");
+  REQUIRE(op, args->scores >= WEFT_SCORES_ROOT && args->scores <= WEFT_SCORES_SOFTMAX, "scores");
   REQUIRE(op, rows_fit(args->n_rows, args->logits_stride, args->n_experts), "logits_stride");
+  uint32_t n = args->n_groups, least = args->scores == WEFT_SCORES_SOFTMAX ? 1 : 2;
+  if (n == 0) return WEFT_OK;
+  REQUIRE(op, n <= WEFT_ASSIGN_GROUPS_MAX && args->n_experts % n == 0 && args->n_experts / n >= least, "n_groups");
+  REQUIRE(op, args->n_groups_used > 0 && args->n_groups_used <= n, "n_groups_used");
+  REQUIRE(op, args->k <= args->n_groups_used * (args->n_experts / n), "the groups that are used have fewer than k");
   return WEFT_OK;
 }
 

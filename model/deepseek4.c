@@ -166,8 +166,7 @@ static weft_status read_experts(const model_keys *keys, model_hyper *hyper) {
   uint32_t n_shared = 0, n_hashed = 0;
   weft_status status = hyper_read_experts(keys, hyper, 0);
   if (status == WEFT_OK) status = model_keys_u32(keys, ".expert_shared_count", 1, 1024, &n_shared);
-  if (status == WEFT_OK)
-    status = model_keys_f32(keys, ".expert_weights_scale", -1e6, 1e6, &hyper->latent.expert_factor);
+  if (status == WEFT_OK) status = model_keys_f32(keys, ".expert_weights_scale", -1e6, 1e6, &hyper->choice.factor);
   if (status == WEFT_OK) status = model_keys_u32(keys, ".hash_layer_count", 0, hyper->n_layers - 1, &n_hashed);
   hyper->latent.n_hashed = n_hashed;
   for (uint32_t l = 0; l < hyper->n_layers && status == WEFT_OK; l++) {
@@ -199,6 +198,7 @@ weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error
     status = model_keys_f32(&keys, ".attention.compress_rope_freq_base", 1, 1e12, &hyper->latent.rope_base_far);
   if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
   if (status != WEFT_OK) return status;
+  hyper->choice.scores = WEFT_SCORES_ROOT;
   hyper->attention_scale = 1.0f / sqrtf((float)hyper->head_dim[0]); /* yarn's factor of scores is not this model's */
   hyper->activation = WEFT_SILU;
   hyper->embed_scale = 1.0f;
@@ -241,7 +241,7 @@ static const tensor_row layer_rows[] = {
     ROW("indexer_compressor_norm.weight", VECTOR, INDEX, latent.index_norm, 0, DIM_INDEX),
     ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
     ROW("ffn_gate_inp.weight", MATRIX, ALWAYS, router, MATMUL, HIDDEN, DIM_EXPERTS),
-    ROW("exp_probs_b.bias", VECTOR, CHOICE, latent.choice_bias, 0, DIM_EXPERTS),
+    ROW("exp_probs_b.bias", VECTOR, CHOICE, choice_bias, 0, DIM_EXPERTS),
     ROW("ffn_gate_tid2eid.weight", EXPERT_IDS, HASHED, latent.experts_of, 0, DIM_EXPERTS_USED, DIM_VOCAB),
     ROW("ffn_gate_shexp.weight", MATRIX, ALWAYS, gate, MATMUL, HIDDEN, DIM_FF),
     ROW("ffn_up_shexp.weight", MATRIX, ALWAYS, up, MATMUL, HIDDEN, DIM_FF),

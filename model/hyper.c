@@ -89,6 +89,29 @@ weft_status hyper_read_head_dim(const model_keys *keys, model_hyper *hyper) {
   return status;
 }
 
+weft_status hyper_read_rotated(const model_keys *keys, model_hyper *hyper) {
+  uint32_t head_dim = 0;
+  weft_status status = model_keys_u32(keys, ".attention.key_length", 8, HYPER_HEAD_DIM_MAX, &head_dim);
+  if (status == WEFT_OK) status = hyper_check_same(keys, ".attention.value_length", head_dim);
+  if (status == WEFT_OK) status = hyper_check_head_dim(keys, ".attention.key_length", head_dim);
+  if (status == WEFT_OK) status = model_keys_u32(keys, ".rope.dimension_count", 2, head_dim, &hyper->n_rotated);
+  if (status == WEFT_OK && hyper->n_rotated % 2 != 0) {
+    return weft_fail(keys->error, WEFT_E_UNSUPPORTED,
+                     "%s: key '%s.rope.dimension_count' is %" PRIu32 "; elements of a head rotate in pairs",
+                     weft_gguf_path(keys->gguf), keys->arch, hyper->n_rotated);
+  }
+  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) hyper->head_dim[l] = head_dim;
+  return status;
+}
+
+weft_status hyper_leave_out_nextn(const model_keys *keys, model_hyper *hyper) {
+  uint32_t n = 0;
+  weft_status status = model_keys_u32_or(keys, ".nextn_predict_layers", 0, hyper->n_layers - 1, 0, &n);
+  hyper->n_layers -= n;
+  hyper->n_layers_left_out = n;
+  return status;
+}
+
 weft_status hyper_read_windows(const model_keys *keys, model_hyper *hyper, uint32_t period_or) {
   static const char *const name = ".attention.sliding_window_pattern";
   uint32_t window, period = period_or;
@@ -151,4 +174,64 @@ weft_status hyper_read_experts(const model_keys *keys, model_hyper *hyper, uint3
   if (width_or > 0)
     return model_keys_u32_or(keys, ".expert_feed_forward_length", 1, FF_MAX, width_or, &hyper->n_expert_ff);
   return model_keys_u32(keys, ".expert_feed_forward_length", 1, FF_MAX, &hyper->n_expert_ff);
+}
+
+weft_status hyper_read_shared_experts(const model_keys *keys, model_hyper *hyper) {
+  uint32_t n_shared = 0, n_dense = 0;
+  bool any = false;
+  for (uint32_t l = 0; l < hyper->n_layers; l++) any = any || hyper->moe[l];
+  weft_status status = model_keys_u32_or(keys, ".leading_dense_block_count", 0, UINT32_MAX, 0, &n_dense);
+  if (status == WEFT_OK && any) status = model_keys_u32(keys, ".expert_shared_count", 1, 1024, &n_shared);
+  for (uint32_t l = 0; l < hyper->n_layers + hyper->n_layers_left_out; l++)
+    if (hyper->moe[l]) hyper->n_ff[l] = n_shared * hyper->n_expert_ff;
+  for (uint32_t l = 0; l < hyper->n_layers && status == WEFT_OK; l++) {
+    if (hyper->moe[l] == (l >= n_dense)) continue;
+    status = weft_fail(keys->error, WEFT_E_FORMAT,
+                       "%s: tensor 'blk.%" PRIu32
+                       ".ffn_gate_inp.weight' is %s, and key '%s.leading_dense_block_count' "
+                       "is %" PRIu32,
+                       weft_gguf_path(keys->gguf), l, hyper->moe[l] ? "there" : "missing", keys->arch, n_dense);
+  }
+  return status;
+}
+
+/* How many groups of experts there are, and how many of them are used; one is none. */
+static weft_status read_groups(const model_keys *keys, model_hyper *hyper) {
+  static const char *const name = ".expert_group_count";
+  model_choice *choice = &hyper->choice;
+  uint32_t n = 0, n_used = 0, least = choice->scores == WEFT_SCORES_SOFTMAX ? 1 : 2;
+  weft_status status = model_keys_u32_or(keys, name, 0, UINT32_MAX, 0, &n);
+  if (status != WEFT_OK || n < 2) return status;
+  if (n > WEFT_ASSIGN_GROUPS_MAX || hyper->n_experts % n != 0 || hyper->n_experts / n < least)
+    return weft_fail(keys->error, WEFT_E_UNSUPPORTED,
+                     "%s: key '%s%s' is %" PRIu32 "; at most %d groups that share %" PRIu32
+                     " experts evenly are supported",
+                     weft_gguf_path(keys->gguf), keys->arch, name, n, WEFT_ASSIGN_GROUPS_MAX, hyper->n_experts);
+  status = model_keys_u32(keys, ".expert_group_used_count", 1, n, &n_used);
+  if (status == WEFT_OK && hyper->n_experts_used > n_used * (hyper->n_experts / n))
+    return weft_fail(keys->error, WEFT_E_FORMAT,
+                     "%s: key '%s.expert_group_used_count' is %" PRIu32 ": such groups have fewer than %" PRIu32
+                     " experts",
+                     weft_gguf_path(keys->gguf), keys->arch, n_used, hyper->n_experts_used);
+  choice->n_groups = n, choice->n_groups_used = n_used;
+  return status;
+}
+
+weft_status hyper_read_choice(const model_keys *keys, model_hyper *hyper, weft_expert_scores scores_or) {
+  enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 };
+  static const char *const name = ".expert_gating_func";
+  model_choice *choice = &hyper->choice;
+  uint32_t gating = 0, renorms = 0;
+  weft_status status = model_keys_u32_or(keys, name, 0, UINT32_MAX, 0, &gating);
+  if (status != WEFT_OK) return status;
+  if (gating > GATING_SIGMOID)
+    return weft_fail(keys->error, WEFT_E_UNSUPPORTED,
+                     "%s: key '%s%s' is %" PRIu32 "; scores by a softmax (1) or a sigmoid (2) are supported",
+                     weft_gguf_path(keys->gguf), keys->arch, name, gating);
+  choice->scores = gating == 0 ? scores_or : gating == GATING_SIGMOID ? WEFT_SCORES_SIGMOID : WEFT_SCORES_SOFTMAX;
+  status = model_keys_u32_or(keys, ".expert_weights_norm", 0, 1, 0, &renorms);
+  choice->as_scored = renorms == 0;
+  if (status == WEFT_OK) status = model_keys_f32_or(keys, ".expert_weights_scale", -1e6, 1e6, 1.0f, &choice->factor);
+  if (choice->factor == 0.0f) choice->factor = 1.0f; /* so says a file that scales nothing */
+  return status == WEFT_OK ? read_groups(keys, hyper) : status;
 }

@@ -600,7 +600,7 @@ weft_route_args layers_route_of(const weft_model *model, const model_part *part,
 
 /* Chooses the experts of the rows that the shard owns. */
 static weft_status route_rows(model_step *step, const model_layer *layer, const float *x) {
-  if (step->model->hyper.latent.n_streams > 0) return layers_assign(step, layer, x);
+  if (step->model->hyper.choice.scores != 0) return layers_assign(step, layer, x);
   weft_route_args args = layers_route_of(step->model, step->part, layer, step->n_own);
   uint64_t first = step->own_first;
   args.x = x + first * args.x_stride;

@@ -280,7 +280,7 @@ weft_status layers_assign(model_step *step, const model_layer *layer, const floa
   const weft_weight *router = &layer->router;
   float *logits = s->logits;
   const weft_assign_args args = {.logits = logits,
-                                 .bias = layer->latent.choice_bias,
+                                 .bias = layer->choice_bias,
                                  .table = layer->latent.experts_of,
                                  .tokens = step->part->arrays.token,
                                  .ids = s->ids,
@@ -290,7 +290,11 @@ weft_status layers_assign(model_step *step, const model_layer *layer, const floa
                                  .k = hyper->n_experts_used,
                                  .n_tokens = hyper->n_vocab,
                                  .logits_stride = hyper->n_experts,
-                                 .factor = hyper->latent.expert_factor};
+                                 .factor = hyper->choice.factor,
+                                 .scores = hyper->choice.scores,
+                                 .as_scored = hyper->choice.as_scored,
+                                 .n_groups = hyper->choice.n_groups,
+                                 .n_groups_used = hyper->choice.n_groups_used};
   weft_status status = layers_matmul(step, x, step->n_rows, 1, &router, &logits);
   return status == WEFT_OK ? weft_assign(step->part->device, &args) : status;
 }

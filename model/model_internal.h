@@ -14,6 +14,7 @@
 #include "kernels/ops.h"
 #include "kernels/shards.h"
 #include "model/blocks.h"
+#include "model/choice.h"
 #include "model/model.h"
 #include "model/scratch_plan.h"
 #include "model/step_arrays.h"
@@ -47,7 +48,6 @@ typedef struct model_latent {
   uint32_t ratio[WEFT_LAYERS_MAX]; /* positions of a far row; 0: there are only near ones */
   uint32_t n_hashed;               /* the first layers, whose experts a table of tokens chooses */
   float rope_base_far;             /* of layers with far rows */
-  float expert_factor;
   float limit[WEFT_LAYERS_MAX], shared_limit[WEFT_LAYERS_MAX]; /* of what experts gate, and the MLP beside them */
 } model_latent;
 enum {
@@ -64,6 +64,7 @@ typedef struct model_hyper {
   uint32_t n_layers_left_out; /* behind the others, in the file: they guess tokens ahead and are not computed */
   uint32_t first_in_file; /* the number that layer 0 has in the file; above 0 of a layer that was left out (nextn.h) */
   uint32_t n_experts, n_experts_used, n_expert_ff; /* 0: no layer routes */
+  model_choice choice;
   uint32_t n_ff[WEFT_LAYERS_MAX];
   uint32_t n_kv_heads[WEFT_LAYERS_MAX];
   uint32_t n_kv_shares[WEFT_LAYERS_MAX]; /* how many shards have key heads that differ; 1 where there is one shard */
@@ -96,7 +97,6 @@ typedef struct model_latent_layer {
   weft_weight attn_mixes, ffn_mixes; /* of the stream, before attention and before experts */
   const float *attn_base, *attn_scale, *ffn_base, *ffn_scale;
   float limit, shared_limit; /* of what experts gate, and the MLP beside them */
-  const float *choice_bias;  /* [n_experts]; NULL where there is a table */
   const int32_t *experts_of; /* [n_vocab][n_experts_used] */
 } model_latent_layer;
 
@@ -106,7 +106,7 @@ typedef struct model_layer {
   weft_weight gate, up, down;
   const float *sinks; /* [n_heads]; NULL: none */
   weft_weight router, gate_up_exps, gate_exps, up_exps, down_exps;
-  const float *router_bias;                                    /* NULL: none */
+  const float *router_bias, *choice_bias;                      /* NULL: none; choice_bias, [n_experts], is of assign */
   const float *gate_exps_bias, *up_exps_bias, *down_exps_bias; /* [experts of the shard][outputs]; NULL: none */
   const float *attn_norm, *q_norm, *k_norm, *post_attn_norm;
   const float *ffn_norm, *post_ffw_norm;

@@ -19,6 +19,7 @@ static const model_arch archs[] = {
     {"gpt-oss", gpt_oss_read, gpt_oss_load, layers_embed, llama_layer},
     {"qwen35", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
     {"qwen35moe", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
+    {"glm4moe", glm4moe_read, glm4moe_load, layers_embed, qwen35_layer},
     {"deepseek4", deepseek4_read, deepseek4_load, deepseek4_embed, deepseek4_layer},
     {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
     {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},

@@ -64,6 +64,8 @@ weft_status qwen35_load(weft_model *model, weights_loader *loader);
 weft_status qwen35_layer(model_step *step, uint32_t layer);
 /* Loads one layer of these that guesses tokens ahead, but for what all such layers have (nextn.h). */
 weft_status qwen35_load_nextn(weft_model *model, weights_loader *loader);
+weft_status glm4moe_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
+weft_status glm4moe_load(weft_model *model, weights_loader *loader);
 weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status deepseek4_load(weft_model *model, weights_loader *loader);
 weft_status deepseek4_embed(model_step *step);

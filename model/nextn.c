@@ -14,21 +14,23 @@
 static weft_status nextn_load(weft_model *model, weights_loader *loader);
 static weft_status project_pairs(model_step *step);
 
-/* Of the models that have such a layer: how it is computed, and what it has besides the tensors of all such layers. */
+/* Of the models that have such a layer, which `of` loads: how it is computed, and what it has besides the tensors of
+ * all such layers. */
 typedef struct nextn_kind {
+  weft_status (*of)(weft_model *model, weights_loader *loader);
   model_arch arch;
   weft_status (*load)(weft_model *model, weights_loader *loader);
 } nextn_kind;
 
 static const nextn_kind kinds[] = {
-    {{"nextn", NULL, nextn_load, project_pairs, qwen35_layer}, qwen35_load_nextn},
-    {{"nextn", NULL, nextn_load, project_pairs, deepseek4_layer}, deepseek4_load_nextn},
+    {qwen35_load, {"nextn", NULL, nextn_load, project_pairs, qwen35_layer}, qwen35_load_nextn},
+    {deepseek4_load, {"nextn", NULL, nextn_load, project_pairs, deepseek4_layer}, deepseek4_load_nextn},
 };
 
-/* That of a model; NULL: it has none. */
+/* That of a model, or of a layer that drafts; NULL: it has none. */
 static const nextn_kind *kind_of(const model_arch *arch) {
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-    if (kinds[i].arch.layer == arch->layer) return &kinds[i];
+    if (kinds[i].of == arch->load || &kinds[i].arch == arch) return &kinds[i];
   return NULL;
 }
 

@@ -38,19 +38,6 @@ static weft_status refuse_others(const model_keys *keys) {
   return hyper_refuse_each(keys, names, sizeof names / sizeof *names);
 }
 
-/* key_length for keys and values, and how many elements of a head rotate. */
-static weft_status read_head_dim(const model_keys *keys, model_hyper *hyper) {
-  uint32_t head_dim = 0;
-  weft_status status = model_keys_u32(keys, ".attention.key_length", 8, HYPER_HEAD_DIM_MAX, &head_dim);
-  if (status == WEFT_OK) status = hyper_check_same(keys, ".attention.value_length", head_dim);
-  if (status == WEFT_OK) status = hyper_check_head_dim(keys, ".attention.key_length", head_dim);
-  if (status == WEFT_OK) status = model_keys_u32(keys, ".rope.dimension_count", 2, head_dim, &hyper->n_rotated);
-  if (status == WEFT_OK && hyper->n_rotated % 2 != 0)
-    return refuse_key(keys, ".rope.dimension_count", hyper->n_rotated, "elements of a head rotate in pairs");
-  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) hyper->head_dim[l] = head_dim;
-  return status;
-}
-
 /* Heads of the delta rule. */
 static weft_status read_delta(const model_keys *keys, model_hyper *hyper) {
   model_delta *delta = &hyper->delta;
@@ -92,15 +79,6 @@ static weft_status read_pattern(const model_keys *keys, model_hyper *hyper) {
                    weft_gguf_path(keys->gguf), keys->arch);
 }
 
-/* The layers behind the others are not computed: from here on there are fewer. */
-static weft_status leave_out_nextn(const model_keys *keys, model_hyper *hyper) {
-  uint32_t n = 0;
-  weft_status status = model_keys_u32_or(keys, ".nextn_predict_layers", 0, hyper->n_layers - 1, 0, &n);
-  hyper->n_layers -= n;
-  hyper->n_layers_left_out = n;
-  return status;
-}
-
 static bool has_experts(const model_keys *keys) {
   return model_keys_count(keys, ".expert_count") > 0;
 }
@@ -120,12 +98,12 @@ weft_status qwen35_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
   if (status == WEFT_OK) status = refuse_others(&keys);
   if (status == WEFT_OK) status = read_pattern(&keys, hyper);
   if (status == WEFT_OK) status = hyper_read_heads(&keys, hyper, false);
-  if (status == WEFT_OK) status = read_head_dim(&keys, hyper);
+  if (status == WEFT_OK) status = hyper_read_rotated(&keys, hyper);
   if (status == WEFT_OK) status = read_delta(&keys, hyper);
   if (status == WEFT_OK) status = read_ffn(&keys, hyper);
   if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
   if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
-  if (status == WEFT_OK) status = leave_out_nextn(&keys, hyper);
+  if (status == WEFT_OK) status = hyper_leave_out_nextn(&keys, hyper);
   if (status != WEFT_OK) return status;
   hyper->attention_scale = rope_score_factor(&hyper->rope_scaling) / sqrtf((float)hyper->head_dim[0]);
   hyper->activation = WEFT_SILU;
@@ -196,12 +174,13 @@ weft_status qwen35_load_nextn(weft_model *model, weights_loader *loader) {
 
 /* ---- forward ---- */
 
-/* s->y = sigmoid(shared_gate h) * s->y, the MLP beside the experts. */
+/* s->y = sigmoid(shared_gate h) * s->y, the MLP beside the experts; without such a gate as it is. */
 static weft_status gate_shared(model_step *step, const model_layer *layer) {
   const model_scratch *s = &step->part->scratch;
   const weft_weight *weight = &layer->shared_gate;
   float *y = s->shared_gate;
   const uint32_t n_hidden = step->model->hyper.n_hidden;
+  if (weight->data == NULL) return WEFT_OK;
   weft_gate_args args = {.g = y,
                          .u = s->y,
                          .y = s->y,

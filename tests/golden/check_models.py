@@ -21,6 +21,7 @@ import check_gpt_oss
 import check_llama
 import check_more
 import check_qwen35
+import check_shared
 import golden_floats
 import tiny_configs
 import tiny_deepseek4
@@ -28,6 +29,7 @@ import tiny_gpt_oss
 import tiny_llama
 import tiny_more
 import tiny_qwen35
+import tiny_shared
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.path.join(HERE, "models")
@@ -387,13 +389,14 @@ def compare(model, head, ops, floats, wrong, run_of):
     return worst, worst_stream
 
 
-ALL = tiny_configs.ALL + tiny_llama.ALL + tiny_gpt_oss.ALL + tiny_qwen35.ALL + tiny_deepseek4.ALL + tiny_more.ALL
+ALL = (tiny_configs.ALL + tiny_llama.ALL + tiny_gpt_oss.ALL + tiny_qwen35.ALL + tiny_deepseek4.ALL + tiny_more.ALL
+       + tiny_shared.ALL)
 
 
 def family_of(name):
     """The module whose pass computes the model."""
     for tiny, family in ((tiny_llama, check_llama), (tiny_gpt_oss, check_gpt_oss), (tiny_qwen35, check_qwen35),
-                         (tiny_deepseek4, check_deepseek4), (tiny_more, check_more)):
+                         (tiny_deepseek4, check_deepseek4), (tiny_more, check_more), (tiny_shared, check_shared)):
         if any(t.name == name for t in tiny.ALL):
             return family
     return sys.modules[__name__]
@@ -419,7 +422,8 @@ def check(name, seen):
 
 def main():
     names = sys.argv[1:] or [t.name for t in ALL]
-    families = (sys.modules[__name__], check_llama, check_gpt_oss, check_qwen35, check_deepseek4, check_more)
+    families = (sys.modules[__name__], check_llama, check_gpt_oss, check_qwen35, check_deepseek4, check_more,
+                check_shared)
     seen = {(f, w): [] for f in families for w in f.MISTAKES}
     bad = [line for line in (check(name, seen) for name in names) if line]
     for (family, wrong), where in seen.items():

@@ -26,6 +26,7 @@ import tiny_llama
 import tiny_models
 import tiny_more
 import tiny_qwen35
+import tiny_shared
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "models")
@@ -80,18 +81,26 @@ class Watch:
         self.seen.append((out[0] if isinstance(out, tuple) else out).detach().clone())
 
     def routed(self, _module, _args, out):
-        self.judge(torch.log(out[0]))
+        self.judge(torch.log(out[0]), self.top_k)
 
     def routed_logits(self, module, _args, out):
         if hasattr(module, "tid2eid"):
             return
         bias = getattr(module, "e_score_correction_bias", None)
-        self.judge(out[0] if bias is None else module.score_fn(out[0]) + bias)
+        ranks = out[0] if bias is None else getattr(module, "score_fn", torch.sigmoid)(out[0]) + bias
+        n = getattr(module, "num_group", 1)
+        if n > 1:
+            runs = ranks.view(len(ranks), n, -1)
+            best = runs.topk(1 if bias is None else 2).values.sum(-1)
+            self.judge(best, module.topk_group)
+            closed = best < best.topk(module.topk_group).values[:, -1:]
+            ranks = runs.masked_fill(closed[..., None], -1e9).view(len(ranks), -1)
+        self.judge(ranks, self.top_k)
 
-    def judge(self, logits):
-        p = torch.sort(logits, dim=-1, descending=True).values
-        if self.top_k < p.shape[-1]:
-            self.gap = min(self.gap, (p[:, self.top_k - 1] - p[:, self.top_k]).min().item())
+    def judge(self, ranks, k):
+        p = torch.sort(ranks, dim=-1, descending=True).values
+        if k < p.shape[-1]:
+            self.gap = min(self.gap, (p[:, k - 1] - p[:, k]).min().item())
 
     def stream(self):
         return torch.stack([x[0] for x in self.seen])
@@ -166,11 +175,12 @@ class Divided:
 
 def autoregressive(t):
     """The module that builds and writes a model of a family without canvases; None of gemma4."""
-    return next((m for m in (tiny_llama, tiny_gpt_oss, tiny_qwen35, tiny_deepseek4, tiny_more) if isinstance(t, m.Tiny)), None)
+    families = (tiny_llama, tiny_gpt_oss, tiny_qwen35, tiny_deepseek4, tiny_more, tiny_shared)
+    return next((m for m in families if isinstance(t, m.Tiny)), None)
 
 
 def prompt_lengths(t):
-    if hasattr(t, "prompts"):
+    if getattr(t, "prompts", ()):
         return list(t.prompts)
     if t.window == 0:
         return [1, 7, 8, 9, 16, 17, 40]
@@ -197,7 +207,7 @@ def ar_cases(t, session, g):
     s.encode(draw_tokens(g, window - 2, t.vocab, True), False)
     for n in (1, 1, 1, 1, window + 2, 1):
         s.encode(draw_tokens(g, n, t.vocab, False), False)
-    if hasattr(t, "prompts"):
+    if getattr(t, "prompts", ()):
         return
     s = session("no-bos")
     s.encode(draw_tokens(g, longest - 2, t.vocab, False), False)

@@ -455,7 +455,8 @@ int main(void) {
                {"dg-base", WEFT_TYPE_MXFP4},       {"ar-e2b", WEFT_TYPE_F32},        {"qwen3moe-base", WEFT_TYPE_F32},
                {"ar-e4b", WEFT_TYPE_BF16},         {"llama-window", WEFT_TYPE_Q8_0}, {"gpt-oss-base", WEFT_TYPE_F32},
                {"qwen35-base", WEFT_TYPE_F32},     {"qwen35-moe", WEFT_TYPE_BF16},   {"deepseek4-base", WEFT_TYPE_F32},
-               {"deepseek4-deep", WEFT_TYPE_BF16}, {"gemma3-base", WEFT_TYPE_F32},   {"mistral3-base", WEFT_TYPE_F32}};
+               {"deepseek4-deep", WEFT_TYPE_BF16}, {"gemma3-base", WEFT_TYPE_F32},   {"mistral3-base", WEFT_TYPE_F32},
+               {"glm4moe-base", WEFT_TYPE_F32}};
   size_t n_ref = test_amount(1, 1, 5);
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     weft_device_config config = {.backend = ways[w].backend, .n_threads = 1, .isa = ways[w].isa};

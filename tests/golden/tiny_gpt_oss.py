@@ -38,6 +38,7 @@ class Tiny:
     theta: float = 1e4
     rope: dict = field(default_factory=dict)
     fused: bool = False       # ffn_gate_up_exps, else ffn_gate_exps + ffn_up_exps
+    prompts: tuple = ()       # lengths; without any the usual ones
 
     arch = "gpt-oss"
     canvas = 0
@@ -46,7 +47,7 @@ class Tiny:
 
 
 ALL = [
-    Tiny("gpt-oss-base", 351, rope=YARN),
+    Tiny("gpt-oss-base", 351, rope=YARN, prompts=(1, 139)),
     Tiny("gpt-oss-pattern", 352, vocab=16, top_k=1, window=5, windows="01", pattern=True, theta=1e3,
          fused=True, eps=0.02),
 ]

@@ -49,6 +49,7 @@ class Tiny:
     fused: bool = False       # ffn_gate_up_exps, else ffn_gate_exps + ffn_up_exps
     bare: bool = False        # the file leaves out every key that has a default
     text: bool = False        # the file has a byte-level BPE tokenizer
+    prompts: tuple = ()       # lengths; without any the usual ones
 
     canvas = 0
     diffusion = False
@@ -67,7 +68,7 @@ ALL = [
     Tiny("llama-window", "mistral", 305, hidden=32, window=8, theta=1e3),
     Tiny("llama-moe", "mixtral", 306, experts=4, top_k=2, dense=16, moe=16, theta=1e6, fused=True),
     Tiny("qwen2-bias", "qwen2", 307, hidden=32, tied=True, eps=1e-6, theta=1e6),
-    Tiny("qwen3-base", "qwen3", 308, vocab=288, head_dim=16, tied=True, eps=1e-6, theta=1e6, text=True),
+    Tiny("qwen3-base", "qwen3", 308, vocab=288, head_dim=16, tied=True, eps=1e-6, theta=1e6, text=True, prompts=(1, 17)),
     Tiny("qwen3-yarn", "qwen3", 309, heads=6, kv=3, head_dim=16, eps=1e-6, theta=1e6, rope=YARN, bias=True),
     Tiny("qwen3moe-base", "qwen3moe", 310, heads=8, kv=1, experts=8, top_k=3, moe=16, eps=1e-6, theta=1e6),
     Tiny("qwen3moe-tied", "qwen3moe", 311, head_dim=16, experts=6, top_k=1, moe=8, eps=1e-6, theta=1e6, tied=True,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Latent rows, streams and assigned experts: ref against what their headers define, computed here from the inputs of a
+/* Latent rows and streams: ref against what their headers define, computed here from the inputs of a
  * whole sequence in doubles; every device against ref; and the same rows in calls of every kind bit for bit, what is
  * stored in pages among them: at once, one by one, in chunks that end beside blocks, beside another sequence, and after
  * rows that turned out to be void. */
@@ -656,91 +656,6 @@ static void test_streams(void **state) {
   }
 }
 
-/* ---- experts ---- */
-
-/* What does not exist is refused where it is seen; on a card it has ids of -1 and weights that are no numbers. */
-static void check_no_expert(weft_device *device, const weft_assign_args *args) {
-  weft_status status = done(device, weft_assign(device, args));
-  assert_int_equal(status, is_cuda(device) ? WEFT_OK : WEFT_E_INVALID);
-  if (is_cuda(device)) assert_true(args->ids[3] == -1 && isnan(args->weights[2]) && isnan(args->weights[3]));
-}
-
-static void check_assign(weft_device *device) {
-  static const float logits_of[] = {1.0f, -2.0f, 30.0f, 0.5f, NAN, 1.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-  float *logits = memory_new(10, sizeof *logits), *bias = memory_new(5, sizeof *bias),
-        *weights = memory_new(4, sizeof *weights);
-  int32_t *table = memory_new(4, sizeof *table), *tokens = memory_new(2, sizeof *tokens),
-          *ids = memory_new(4, sizeof *ids);
-  memcpy(logits, logits_of, sizeof logits_of);
-  memcpy(table, (const int32_t[]){3, 0, 1, 4}, 4 * sizeof *table);
-  bias[1] = 9.0f, tokens[0] = 1;
-  weft_assign_args args = {.logits = logits,
-                           .bias = bias,
-                           .ids = ids,
-                           .weights = weights,
-                           .n_rows = 2,
-                           .n_experts = 5,
-                           .k = 2,
-                           .n_tokens = 2,
-                           .logits_stride = 5,
-                           .factor = 1.5f};
-  assert_int_equal(done(device, weft_assign(device, &args)), WEFT_OK);
-  assert_int_equal(ids[0], 1); /* the bias chooses, and has no part in the weight */
-  assert_int_equal(ids[1], 2);
-  double a = sqrt(log1p(exp(-2.0))), b = sqrt(30.0 + log1p(exp(-30.0)));
-  assert_true(fabs((double)weights[0] - 1.5 * a / (a + b)) < 1e-6 &&
-              fabs((double)weights[1] - 1.5 * b / (a + b)) < 1e-6);
-  assert_int_equal(ids[2], 1);
-  assert_int_equal(ids[3], 0); /* of equal ones the first */
-  args.table = table, args.tokens = tokens, args.bias = NULL;
-  logits[4] = 0.0f;
-  assert_int_equal(done(device, weft_assign(device, &args)), WEFT_OK);
-  assert_true(ids[0] == 1 && ids[1] == 4 && ids[2] == 3 && ids[3] == 0);
-  assert_true(fabs((double)(weights[2] + weights[3]) - 1.5) < 1e-6);
-  tokens[1] = 2;
-  check_no_expert(device, &args);
-  tokens[1] = 0, table[1] = 5;
-  check_no_expert(device, &args);
-  void *const all[] = {logits, bias, weights, table, tokens, ids};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) memory_free(all[i]);
-}
-
-static void run_assign(weft_device *device, uint32_t n_rows, uint32_t n_experts, uint32_t k, const float *logits,
-                       const float *bias, int32_t *ids, float *weights) {
-  const weft_assign_args args = {.logits = logits,
-                                 .bias = bias,
-                                 .ids = ids,
-                                 .weights = weights,
-                                 .n_rows = n_rows,
-                                 .n_experts = n_experts,
-                                 .k = k,
-                                 .logits_stride = n_experts + 3,
-                                 .factor = 1.5f};
-  assert_int_equal(done(device, weft_assign(device, &args)), WEFT_OK);
-}
-
-/* Weights are a root of a logarithm, a sum of k and a quotient; the scores are below 3. */
-static void test_assign(void **state) {
-  enum { ROWS = 9, K_MAX = 9 };
-  static const uint32_t shapes[][2] = {{256, 6}, {9, 9}, {600, 8}};
-  const devices *all = *state;
-  for (uint32_t d = 0; d <= all->n; d++) check_assign(d == 0 ? all->ref : all->cpu[d - 1]);
-  for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    const uint32_t n = shapes[i][0], k = shapes[i][1];
-    float *logits = new_floats((uint64_t)ROWS * (n + 3), 60 + i), *bias = new_floats(n, 70 + i),
-          *weights[2] = {new_floats(ROWS * K_MAX, 0), new_floats(ROWS * K_MAX, 0)};
-    int32_t *ids[2] = {memory_new(ROWS * K_MAX, sizeof **ids), memory_new(ROWS * K_MAX, sizeof **ids)};
-    run_assign(all->ref, ROWS, n, k, logits, bias, ids[0], weights[0]);
-    for (uint32_t d = 0; d < all->n; d++) {
-      run_assign(all->cpu[d], ROWS, n, k, logits, bias, ids[1], weights[1]);
-      assert_same("assign", all->name[d], "the choice", ids[0], ids[1], (size_t)ROWS * k * sizeof **ids);
-      assert_within("assign", all->name[d], distance(weights[0], weights[1], ROWS, k, k), 16 * 0x1p-24 * 1.5);
-    }
-    void *const memory[] = {logits, bias, weights[0], weights[1], ids[0], ids[1]};
-    for (size_t j = 0; j < sizeof memory / sizeof *memory; j++) memory_free(memory[j]);
-  }
-}
-
 /* ---- refusals ---- */
 
 static void test_refusals(void **state) {
@@ -777,8 +692,7 @@ static void test_refusals(void **state) {
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_definition),   cmocka_unit_test(test_devices), cmocka_unit_test(test_calls),
-      cmocka_unit_test(test_equal_scores), cmocka_unit_test(test_streams), cmocka_unit_test(test_assign),
-      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_equal_scores), cmocka_unit_test(test_streams), cmocka_unit_test(test_refusals),
   };
   take_arguments(argc, argv);
   return cmocka_run_group_tests(tests, setup_devices, teardown_devices);

@@ -652,6 +652,46 @@ static void test_gemma3(void **state) {
               0.5f);
 }
 
+static void test_glm4moe(void **state) {
+  (void)state;
+  static const char *const required[] = {
+      "block_count",          "context_length",          "embedding_length",           "feed_forward_length",
+      "attention.head_count", "attention.head_count_kv", "attention.key_length",       "rope.dimension_count",
+      "expert_used_count",    "expert_shared_count",     "expert_feed_forward_length", "rope.freq_base"};
+  static const number_case cases[] = {
+      {"glm4moe.attention.sliding_window", 5, WEFT_E_UNSUPPORTED, "windows are not supported"},
+      {"glm4moe.attention.value_length", 8, WEFT_E_UNSUPPORTED, "differs from key_length 16"},
+      {"glm4moe.rope.dimension_count", 7, WEFT_E_UNSUPPORTED, "elements of a head rotate in pairs"},
+      {"glm4moe.rope.dimension_count", 32, WEFT_E_FORMAT, "it must be 2..16"},
+      {"glm4moe.expert_gating_func", 3, WEFT_E_UNSUPPORTED, "is 3; scores by a softmax (1) or a sigmoid (2)"},
+      {"glm4moe.expert_group_count", 4, WEFT_E_UNSUPPORTED, "is 4; at most 32 groups that share 6 experts evenly"},
+      {"glm4moe.expert_group_count", 6, WEFT_E_UNSUPPORTED, "is 6; at most 32 groups"},
+      {"glm4moe.expert_group_used_count", 4, WEFT_E_FORMAT, "is 4; it must be 1..3"},
+      {"glm4moe.expert_group_used_count", 1, WEFT_E_FORMAT, "is 1: such groups have fewer than 3 experts"},
+      {"glm4moe.expert_shared_count", 0, WEFT_E_FORMAT, "is 0; it must be 1..1024"},
+      {"glm4moe.expert_shared_count", 2, WEFT_E_FORMAT, "'blk.1.ffn_gate_shexp.weight' has shape 8 x 8"},
+      {"glm4moe.leading_dense_block_count", 2, WEFT_E_FORMAT, "'blk.1.ffn_gate_inp.weight' is there, and key"},
+      {"glm4moe.leading_dense_block_count", 0, WEFT_E_FORMAT, "'blk.0.ffn_gate_inp.weight' is missing, and key"},
+      {"glm4moe.nextn_predict_layers", 3, WEFT_E_FORMAT, "is 3; it must be 0..2"},
+      {"glm4moe.nextn_predict_layers", 0, WEFT_E_FORMAT, "'blk.2.ffn_gate_inp.weight' is missing, and key"},
+  };
+  weft_model_info info;
+  refused_without("glm4moe-base", "glm4moe", required, sizeof required / sizeof *required);
+  refused_numbers("glm4moe-base", cases, sizeof cases / sizeof *cases);
+  refused("glm4moe-base", (gguf_edit){.drop_tensor = "blk.1.exp_probs_b.bias"}, WEFT_E_FORMAT, "is missing");
+  refused("glm4moe-base", (gguf_edit){.drop_tensor = "blk.1.ffn_up_shexp.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("glm4moe-base", (gguf_edit){.add_scalar = "blk.1.ffn_gate_inp_shexp.weight"}, WEFT_E_UNSUPPORTED,
+          "is not used by a glm4moe model");
+  accepted("glm4moe-base", (gguf_edit){0}, &info);
+  assert_int_equal(info.kv.n_layers, 2);
+  inspect_holds("glm4moe-base", (gguf_edit){0}, false,
+                "left out: 1 more layer that guesses tokens ahead (nextn), 1 tens");
+  assert_true(hyper_of("glm4moe-base", (gguf_edit){0}).choice.scores == WEFT_SCORES_SIGMOID);
+  assert_true(hyper_of("glm4moe-base", (gguf_edit){.drop_key = "glm4moe.expert_weights_norm"}).choice.as_scored);
+  const gguf_edit unscaled = {.set_f32 = "glm4moe.expert_weights_scale", .real = 0.0f};
+  assert_true(hyper_of("glm4moe-base", unscaled).choice.factor == 1.0f);
+}
+
 /* Scores that grow with the position do so behind the first context: the model's ends there. */
 static void test_mistral3(void **state) {
   (void)state;
@@ -694,29 +734,18 @@ static void test_inspect(void **state) {
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_architecture),
-      cmocka_unit_test(test_required_keys),
-      cmocka_unit_test(test_bounds),
-      cmocka_unit_test(test_unsupported),
-      cmocka_unit_test(test_tensors),
-      cmocka_unit_test(test_what_may_differ),
-      cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_memory_refused),
-      cmocka_unit_test(test_inspect),
-      cmocka_unit_test(test_gemma3),
-      cmocka_unit_test(test_mistral3),
-      cmocka_unit_test(test_unused_tensors),
-      cmocka_unit_test(test_scales),
-      cmocka_unit_test(test_types),
-      cmocka_unit_test(test_refused_before_weights_are_read),
-      cmocka_unit_test(test_shared_layers),
-      cmocka_unit_test(test_llama_keys),
-      cmocka_unit_test(test_gpt_oss_keys),
-      cmocka_unit_test(test_gpt_oss_tensors),
-      cmocka_unit_test(test_qwen35_keys),
-      cmocka_unit_test(test_qwen35_tensors),
-      cmocka_unit_test(test_llama_tensors),
-      cmocka_unit_test(test_quantised_bias),
+      cmocka_unit_test(test_architecture),   cmocka_unit_test(test_required_keys),
+      cmocka_unit_test(test_bounds),         cmocka_unit_test(test_unsupported),
+      cmocka_unit_test(test_tensors),        cmocka_unit_test(test_what_may_differ),
+      cmocka_unit_test(test_limits),         cmocka_unit_test(test_memory_refused),
+      cmocka_unit_test(test_inspect),        cmocka_unit_test(test_gemma3),
+      cmocka_unit_test(test_glm4moe),        cmocka_unit_test(test_mistral3),
+      cmocka_unit_test(test_unused_tensors), cmocka_unit_test(test_scales),
+      cmocka_unit_test(test_types),          cmocka_unit_test(test_refused_before_weights_are_read),
+      cmocka_unit_test(test_shared_layers),  cmocka_unit_test(test_llama_keys),
+      cmocka_unit_test(test_gpt_oss_keys),   cmocka_unit_test(test_gpt_oss_tensors),
+      cmocka_unit_test(test_qwen35_keys),    cmocka_unit_test(test_qwen35_tensors),
+      cmocka_unit_test(test_llama_tensors),  cmocka_unit_test(test_quantised_bias),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
