@@ -204,9 +204,6 @@ expect 2 'no canvas pass' "$weft" perplexity -m $ar -f $text -c 64 --mode diffus
 expect 2 'two runs' "$weft" perplexity -m $tiny -f $text --save-logits "$dir/a" --kl "$dir/a"
 printf 'What is 58 + 37?\n\n' >"$dir/said"
 if grep -qF 95 <<<"$("$weft" chat -m $demo --mode ar --temperature 0 <"$dir/said" 2>/dev/null)"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "failed: chat"; fi
-"$weft" demo -m $demo -m $ar >"$dir/demo" 2>&1
-expect 0 'ended with 0' echo "ended with $?"
-for words in mixed 'guesses right'; do expect 0 "$words" cat "$dir/demo"; done
 expect 0 'drafts 100.0 % right' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1 --draft canvas:8
 expect 0 'passed' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1
 expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1 --no-self-conditioning

@@ -616,6 +616,7 @@ def the_demo_moves():
     got = subprocess.run([weft, 'demo', demo, 'model/demo/weft-demo-ar.gguf'], capture_output=True, timeout=10 * WAIT)
     steps = re.findall(rb'  step +\d+  (.*)\n', got.stdout)
     expect(got.returncode == 0 and b'\x1b' not in got.stdout, 'demo in a pipe', got)
+    expect(b'mixed' in got.stdout + got.stderr and b'guesses right' in got.stdout + got.stderr, 'what the demo counts', got)
     expect(len(steps) >= 3 and b'_' in steps[0] and steps[0] != steps[-1] == answer.encode(), 'a line for each step', got.stdout)
 
 
