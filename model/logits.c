@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/canvas_head.h"
 #include "kernels/ops.h"
 
 enum { MARK_SOFT = 0 }; /* of the last device: the soft embeddings of a canvas have been sent */
@@ -12,6 +13,7 @@ struct weft_logits {
   weft_logits_config config;
   const weft_model_info *info;
   const weft_weight *head;
+  weft_weight canvas_head; /* its form for rows of canvases (kernels/canvas_head.h) */
   float cap, embed_scale;
   const weft_split *split;
   weft_device *first, *last; /* of the model's devices */
@@ -146,6 +148,7 @@ weft_status weft_logits_open(const weft_logits_config *config, weft_logits **out
   l->first = l->split->device[0];
   l->last = weft_split_last(l->split);
   l->head = weft_model_head(config->model, &l->cap, &l->embed_scale);
+  l->canvas_head = weft_canvas_head(l->head);
   weft_status status = WEFT_OK;
   if (config->tokens_max == 0 || config->sequences_max == 0 || config->head_rows == 0) {
     status = weft_fail(error, WEFT_E_INVALID, "no tokens were given");
@@ -167,13 +170,13 @@ weft_status weft_logits_open(const weft_logits_config *config, weft_logits **out
 /* ---- a step ---- */
 
 /* The rows of the step that are wanted, through the head, as many at once as there is room for. */
-static weft_status give_rows(weft_logits *l, weft_error *error) {
+static weft_status give_rows(weft_logits *l, bool canvas, weft_error *error) {
   weft_device *d = l->last;
   uint64_t n_vocab = l->info->n_vocab;
   for (uint32_t first = 0, n; first < l->n_output; first += n) {
     n = l->n_output - first < l->config.head_rows ? l->n_output - first : l->config.head_rows;
     weft_head_rows_args rows = {.h = l->d_hidden + (uint64_t)first * l->info->n_hidden,
-                                .weight = l->head,
+                                .weight = canvas ? &l->canvas_head : l->head,
                                 .logits = l->d_logits,
                                 .bad = l->d_bad,
                                 .n_rows = n,
@@ -223,7 +226,7 @@ static weft_status run_step(weft_logits *l, weft_error *error) {
                             .tap_self = l->config.tap_self};
   weft_status status = weft_model_forward(l->config.model, &args);
   if (status != WEFT_OK) return weft_fail(error, status, "the forward pass failed: %s", weft_status_text(status));
-  status = give_rows(l, error);
+  status = give_rows(l, canvas, error);
   l->n_rows = l->n_segments = l->n_output = l->n_states = 0;
   return status;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/canvas_head.h"
 #include "kernels/shards.h"
 #include "model/hyper.h"
 #include "model/models.h"
@@ -117,22 +118,33 @@ static uint32_t layer_of(const char *name) {
   return *name == '.' ? layer : UINT32_MAX;
 }
 
-/* Bytes that the device takes for the integers of a tensor; what stands for tokens is looked up and has none. */
-static uint64_t integers_of(const weft_device *device, const weft_gguf_tensor *tensor) {
+/* Whether a file's model has canvases. */
+static bool has_canvases(const weft_gguf *gguf) {
+  weft_bytes name;
+  if (weft_gguf_string(gguf, "general.architecture", &name, NULL) != WEFT_OK) return false;
+  const model_arch *arch = model_arch_find(name.data, name.n);
+  return arch != NULL && arch->embed == diffusion_gemma_embed;
+}
+
+/* Bytes that the device takes for the integers of a tensor; what stands for tokens is looked up and has none, unless
+ * rows of canvases are multiplied by it. */
+static uint64_t integers_of(const weft_device *device, const weft_gguf_tensor *tensor, bool canvases) {
   const weft_weight weight = {.type = tensor->type,
                               .n_in = (uint32_t)tensor->ne[0],
                               .n_out = (uint32_t)tensor->ne[1],
                               .n_mats = (uint32_t)tensor->ne[2]};
   bool is_looked_up = strncmp(tensor->name, "output", 6) == 0 || strstr(tensor->name, "token_embd") != NULL;
-  return weft_device_integers_bytes(device, &weight, is_looked_up ? WEFT_USE_EMBED : WEFT_USE_MATMUL);
+  unsigned logits = WEFT_USE_EMBED | (canvases ? WEFT_USE_CANVASES : 0u);
+  return weft_device_integers_bytes(device, &weight, is_looked_up ? logits : WEFT_USE_MATMUL);
 }
 
 void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers) {
+  const bool canvases = has_canvases(gguf);
   *n_bytes = *n_integers = 0;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     *n_bytes += tensor->n_bytes;
-    *n_integers += integers_of(device, tensor);
+    *n_integers += integers_of(device, tensor, canvases);
   }
 }
 
@@ -164,7 +176,7 @@ static void count_bytes(const weft_gguf *gguf, const weft_split *split, const mo
     uint32_t layer = layer_of(tensor->name);
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
-    uint64_t n_bytes = tensor->n_bytes + integers_of(device, tensor);
+    uint64_t n_bytes = tensor->n_bytes + integers_of(device, tensor, hyper->diffusion);
     if (layer < ask->n_layers)
       before[layer + 1] += n_bytes * (is_shared_out(hyper, tensor->name, layer) ? 1 : n_shards);
     if (layer != UINT32_MAX) continue;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/memory_room.h"
+#include "kernels/canvas_head.h"
 #include "kernels/share.h"
 #include "model/weights_slice.h"
 
@@ -489,6 +490,12 @@ static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *t
   return place_vector(loader, tensor, slice, moves_rows(hyper) ? head_dim : 0, field);
 }
 
+/* The output matrix of a model with canvases has a form for their rows (kernels/canvas_head.h). */
+static unsigned uses_of(const weights_loader *loader, const tensor_row *row) {
+  bool ends = loader->part == model_last_part(loader->model) && strcmp(row->name, "token_embd.weight") == 0;
+  return row->uses | (ends && loader->model->hyper.diffusion ? WEFT_USE_CANVASES : 0u);
+}
+
 static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
                                 uint32_t layer, void *into) {
   void *field = (char *)into + row->field;
@@ -501,7 +508,7 @@ static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *
     return place_halves(loader, tensor, row, loader->model->hyper.head_dim[layer], field);
   if (row->kind == TENSOR_GROUPS) return place_groups(loader, tensor, row->uses, field);
   if (holds_ids(row)) return place_ids(loader, tensor, row->kind, field);
-  if (row->kind == TENSOR_MATRIX) return place_matrix(loader, &slice.matrix, NULL, row->uses, field);
+  if (row->kind == TENSOR_MATRIX) return place_matrix(loader, &slice.matrix, NULL, uses_of(loader, row), field);
   if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, &slice, 0, field);
   if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, &slice, 0, &((weft_weight *)field)->scale);
   return read_values(loader, tensor, 1, field);

@@ -6,6 +6,10 @@
 
 void ref_head_products(const weft_weight *weight, uint32_t first, uint32_t n, const float *h, float *row, float *y) {
   for (uint32_t v = 0; v < n; v++) {
+    if (weight->layout == REF_EIGHT) {
+      y[v] = ref_w8a8_dot(weight, 0, first + v, h, row);
+      continue;
+    }
     ref_weight_row(weight, 0, first + v, row);
     y[v] = (float)ref_dot(h, row, weight->n_in);
   }

@@ -333,6 +333,7 @@ static weft_status take_tokens(device_runner *r, const runner_outputs *o) {
 static runner_head own_head(const device_runner *r) {
   return (runner_head){.device = r->last,
                        .weight = r->head,
+                       .canvases = &r->canvas_head,
                        .hidden = r->d_hidden,
                        .inputs = r->d_inputs,
                        .allowed_of = r->allowed != NULL ? r->allowed_of : NULL,
@@ -340,17 +341,15 @@ static runner_head own_head(const device_runner *r) {
                        .scratch_bytes = r->scratch_bytes};
 }
 
-weft_status runner_head_stats(device_runner *r, const runner_head *head, const runner_outputs *o, uint32_t first,
-                              uint32_t n, float *logits) {
+static weft_status head_stats_of(device_runner *r, const runner_head *head, const weft_weight *weight,
+                                 const runner_outputs *o, uint32_t first, uint32_t n, float *logits) {
   if (n == 0) return WEFT_OK;
-  runner_head own = own_head(r);
-  if (head == NULL) head = &own;
   bool canvases = o->n_canvas_rows > 0;
   runner_stats out = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows);
   runner_inputs in = inputs_at(head->inputs, o);
   weft_head_stats_args args = {
       .h = head->hidden + (uint64_t)(runner_first_stats(o) + first) * r->n_hidden,
-      .weight = head->weight,
+      .weight = weight,
       .temperature = in.temperature + first,
       .u = in.u + first,
       .allowed = head->allowed_of != NULL ? head->allowed_of + first : NULL,
@@ -373,6 +372,18 @@ weft_status runner_head_stats(device_runner *r, const runner_head *head, const r
       .scratch_bytes = head->scratch_bytes,
   };
   return weft_head_stats(head->device, &args);
+}
+
+/* Rows of canvases come behind plain ones. One call has all where both are multiplied in the same form. */
+weft_status runner_head_stats(device_runner *r, const runner_head *head, const runner_outputs *o, uint32_t first,
+                              uint32_t n, float *logits) {
+  const runner_head own = own_head(r);
+  if (head == NULL) head = &own;
+  uint32_t n_plain = first >= o->n_plain ? 0 : n < o->n_plain - first ? n : o->n_plain - first;
+  if (head->weight->layout == head->canvases->layout) n_plain = 0;
+  weft_status status = head_stats_of(r, head, head->weight, o, first, n_plain, logits);
+  if (logits != NULL) logits += (uint64_t)n_plain * r->info.n_vocab;
+  return status == WEFT_OK ? head_stats_of(r, head, head->canvases, o, first + n_plain, n - n_plain, logits) : status;
 }
 
 /* Only plain rows are shared out by the vocabulary, so these are the rows with statistics. */

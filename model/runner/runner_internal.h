@@ -29,6 +29,7 @@
 #ifndef WEFT_MODEL_RUNNER_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_RUNNER_INTERNAL_H
 
+#include "kernels/canvas_head.h"
 #include "kernels/ops.h"
 #include "model/formats/grammar_graph.h"
 #include "model/runner/device_runner.h"
@@ -132,6 +133,7 @@ typedef struct device_runner {
   struct runner_assist *assist; /* NULL: no drafter reads its keys (runner_assist.h) */
   struct runner_share *share;   /* NULL: statistics are made on the last device alone (runner_share.h) */
   const weft_weight *head;
+  weft_weight canvas_head; /* its form for rows of canvases (kernels/canvas_head.h) */
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */
   uint32_t n_hidden, canvas_length, logit_rows_max;

@@ -207,7 +207,7 @@ static weft_status open_device(device_runner *r) {
   if (status != WEFT_OK) return status;
   float some = 0.0f, *soft = r->counts && r->canvas_length > 0 ? &some : r->d_soft; /* that there are any is asked */
   weft_head_stats_args stats = {
-      .weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = soft, .soft_stride = r->n_hidden};
+      .weight = &r->canvas_head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = soft, .soft_stride = r->n_hidden};
   weft_weight all = *r->head; /* which may be a range of it */
   all.n_out = r->info.n_vocab;
   weft_head_rows_args rows = {
@@ -282,6 +282,7 @@ static device_runner *make_runner(const weft_device_runner_config *config) {
   r->in_place = weft_device_get_info(r->last)->host_memory;
   r->graphs = r->info.graphs = weft_device_get_info(r->last)->graphs && model_shards_in_graphs(config->model);
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
+  r->canvas_head = weft_canvas_head(r->head);
   uint64_t logits_bytes = config->logits_bytes_max;
   if (logits_bytes == 0) logits_bytes = (uint64_t)(r->in_place ? 64 : 128) << 20;
   uint64_t row_bytes = (uint64_t)r->info.n_vocab * sizeof(float);

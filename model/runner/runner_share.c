@@ -24,6 +24,7 @@ typedef struct share_shard {
   weft_device *device;
   const float *hidden;     /* of the last step */
   const weft_weight *head; /* NULL: it has none of the vocabulary, and no canvases */
+  weft_weight canvas_head;
   int32_t *d_inputs;
   uint32_t *d_allowed;
   const uint32_t **allowed_of; /* [stats_max] */
@@ -130,8 +131,9 @@ static weft_status open_shard(runner_share *share, uint32_t shard, uint64_t inpu
     open_range(share, shard, s->device, NULL, NULL, NULL);
     return WEFT_OK;
   }
+  s->canvas_head = weft_canvas_head(s->head);
   if (r->canvas_length > 0) {
-    weft_head_stats_args stats = {.weight = s->head,
+    weft_head_stats_args stats = {.weight = &s->canvas_head,
                                   .n_rows = r->stats_max,
                                   .h_stride = r->n_hidden,
                                   .soft = r->d_soft,
@@ -316,6 +318,7 @@ const weft_weight *runner_share_ranges(const runner_share *share) {
 static runner_head head_of(const share_shard *s) {
   return (runner_head){.device = s->device,
                        .weight = s->head,
+                       .canvases = &s->canvas_head,
                        .hidden = s->hidden,
                        .inputs = s->d_inputs,
                        .allowed_of = s->d_allowed == NULL ? NULL : s->allowed_of,

@@ -23,7 +23,7 @@
 /* What makes statistics on a device: the output matrix, and there the hidden rows of the step and its inputs. */
 typedef struct runner_head {
   weft_device *device;
-  const weft_weight *weight;
+  const weft_weight *weight, *canvases; /* canvases: its form for their rows (kernels/canvas_head.h) */
   const float *hidden;
   int32_t *inputs;
   const uint32_t **allowed_of; /* as in device_runner; NULL: none is suppressed */

@@ -31,7 +31,8 @@ enum {
   FACTORS = 4,
   INT8_BYTES = STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES,
   INT8_ITEM_CONSUMERS = WARPS * WARP_ARRIVALS + 3,
-  SUMS = 16 /* tiles of 8 columns */
+  SUMS = 16, /* tiles of 8 columns */
+  WIDE_PAIRS = 512 /* pairs of column blocks from which on a product is wide */
 };
 static_assert((int)ITEM_ROWS == (int)INT8_JOB_ROWS, "a job is an item's rows");
 
@@ -74,7 +75,31 @@ static __device__ __forceinline__ uint64_t block_at(const gemm_weight &weight, u
   return (uint64_t)matrix * n + min(block, n - 1);
 }
 
+/* Whether the weights of a dense product are so many that no cache keeps them from one item of rows to the next. */
+static __device__ __forceinline__ bool is_wide(const gemm_args &a) {
+  return a.jobs == NULL && pairs_of(a) >= WIDE_PAIRS;
+}
+
 /* ---- producer warps ------------------------------------------------------------------------------------- */
+
+/* schedule_items for a wide product: items of the same columns follow one another, so that memory is asked for these
+ * columns once. */
+static __device__ void schedule_wide_items(const gemm_args &a, int8_memory &m) {
+  pipeline_state at = {0, 1};
+  const uint32_t n_rows_items = (a.n_rows + ITEM_ROWS - 1) / ITEM_ROWS, n_items = pairs_of(a) * n_rows_items;
+  for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+    work_item item = {0, 0, 0, 0};
+    if (index < n_items) {
+      const uint32_t first = index % n_rows_items * ITEM_ROWS;
+      item = {0, first, min((uint32_t)ITEM_ROWS, a.n_rows - first), index / n_rows_items};
+    }
+    mbarrier_wait(&m.item_empty[at.stage], at.phase);
+    m.item[at.stage] = item;
+    mbarrier_arrive(&m.item_full[at.stage]);
+    if (item.n == 0) return;
+    advance(at, SCHEDULER_STAGES);
+  }
+}
 
 static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, int8_memory &m) {
   pipeline_state at = {0, 1}, item_at = {0, 0};
@@ -384,7 +409,8 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
     setmaxnreg_dec<56>();
     if (threadIdx.x % 32 != 0) return;
     uint32_t warp = threadIdx.x / 32 - WARPS;
-    if (warp == 0) schedule_items(a, m, ITEM_ROWS, pairs_of(a), 1);
+    if (warp == 0 && is_wide(a)) schedule_wide_items(a, m);
+    if (warp == 0 && !is_wide(a)) schedule_items(a, m, ITEM_ROWS, pairs_of(a), 1);
     if (warp == 1) produce_rows(a, ring, m);
     if (warp == 2) produce_columns(a, ring, m);
     if (warp == 3) produce_scales(a, ring + STAGES * STAGE_BYTES, m);
@@ -407,7 +433,8 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
 bool int8_gemm_takes(const gemm_args *args) {
   for (uint32_t w = 0; w < args->n_weights; w++)
     if (args->weight[w].int8_weights == NULL) return false;
-  return args->jobs != NULL ? args->job_rows == INT8_JOB_ROWS : args->n_rows >= INT8_MIN_ROWS;
+  if (args->jobs != NULL) return args->job_rows == INT8_JOB_ROWS;
+  return args->n_rows >= (pairs_of(*args) >= WIDE_PAIRS ? INT8_MIN_ROWS_WIDE : INT8_MIN_ROWS);
 }
 
 bool int8_gemm_has_gated_epilogue(const gemm_args *args) {

@@ -8,8 +8,9 @@
 
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/set.h"
+#include "kernels/cuda/weights/int8_weights.h"
 
-enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK };
+enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK, HEAD_ROWS_INT8 = 384 };
 
 static_assert(sizeof(chunk_stat) == WEFT_HEAD_CHUNK_BYTES, "what a chunk keeps");
 
@@ -326,11 +327,17 @@ typedef struct stats_plan {
   uint64_t n_bytes;
 } stats_plan;
 
+/* Rows whose logits are made at once. From integers of the weight more are: they are read once for all rows of a
+ * group, and are twice as many bytes as codes. */
+static uint32_t most_rows(const weft_weight *weight) {
+  return weight->layout == INT8_LAYOUT ? (uint32_t)HEAD_ROWS_INT8 : (uint32_t)HEAD_ROWS;
+}
+
 static stats_plan plan_stats(const weft_head_stats_args *args, void *scratch) {
   stats_plan p;
   memset(&p, 0, sizeof p);
   cuda_cutter cutter = {(uint8_t *)scratch, 0};
-  uint32_t n = args->n_rows < HEAD_ROWS ? args->n_rows : HEAD_ROWS;
+  uint32_t most = most_rows(args->weight), n = args->n_rows < most ? args->n_rows : most;
   p.x = cuda_cut(&cutter, gemm_from_f32_bytes(args->weight, n));
   p.group.logits_stride = ((uint64_t)args->weight->n_out + 3) / 4 * 4;
   p.logits = (float *)cuda_cut(&cutter, 4 * n * p.group.logits_stride);
@@ -396,6 +403,25 @@ static weft_status cap_rows(cuda_device *d, float *logits, uint64_t stride, uint
   return cuda_launched(d, "capping logits");
 }
 
+/* The soft rows of a group, HEAD_ROWS at a time. */
+static weft_status soften_group(cuda_device *d, const weft_head_stats_args *args, const head_group *group,
+                                uint32_t first) {
+  weft_status status = WEFT_OK;
+  for (uint32_t at = 0; status == WEFT_OK && at < group->n_rows; at += HEAD_ROWS) {
+    head_group g = *group;
+    g.n_rows = group->n_rows - at < HEAD_ROWS ? group->n_rows - at : HEAD_ROWS;
+    if (!any_wanted(d, args, first + at, g.n_rows)) continue;
+    g.logits += at * g.logits_stride;
+    g.temperature += at;
+    if (g.allowed != NULL) g.allowed += at;
+    g.rows += at;
+    g.soft += at * g.soft_stride;
+    if (g.want != NULL) g.want += at;
+    status = d->set->soft(d, &g);
+  }
+  return status;
+}
+
 static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args, const stats_plan *p, uint32_t first,
                                uint32_t n) {
   head_group g = p->group;
@@ -427,7 +453,7 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   weft_status status = gemm_from_f32(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
                                      logits, g.logits_stride, p->x);
   if (status == WEFT_OK) status = head_measure(d, &g, &o);
-  if (status == WEFT_OK && soft) status = d->set->soft(d, &g);
+  if (status == WEFT_OK && soft) status = soften_group(d, args, &g, first);
   if (status != WEFT_OK || args->logits == NULL || args->cap == 0.0f) return status;
   return cap_rows(d, logits, g.logits_stride, n, g.n_vocab, args->cap, args->bad + first);
 }
@@ -437,9 +463,10 @@ weft_status cuda_head_stats(weft_device *device, const weft_head_stats_args *arg
   if (d->lost) return WEFT_E_DEVICE;
   stats_plan p = plan_stats(args, args->scratch);
   weft_status status = place_tables(d, args, &p);
-  for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += HEAD_ROWS) {
+  const uint32_t most = most_rows(args->weight);
+  for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += most) {
     uint32_t left = args->n_rows - first;
-    status = stats_group(d, args, &p, first, left < HEAD_ROWS ? left : HEAD_ROWS);
+    status = stats_group(d, args, &p, first, left < most ? left : most);
   }
   return status;
 }

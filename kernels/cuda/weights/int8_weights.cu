@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/weights/int8_weights.h"
 
+#include "kernels/canvas_head.h"
 #include "kernels/cuda/gemm/w8a8.cuh"
 
 typedef struct make_args {
@@ -65,7 +66,8 @@ int8_sections int8_sections_of(const weft_weight *weight) {
 
 uint64_t int8_weights_bytes(const weft_weight *weight, unsigned uses) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
-  if (type == NULL || (uses & WEFT_USE_EMBED) != 0 || !w8a8_takes(type->held_as)) return 0;
+  bool logits = (uses & WEFT_USE_EMBED) != 0 && (uses & WEFT_USE_CANVASES) == 0;
+  if (type == NULL || logits || !w8a8_takes(type->held_as)) return 0;
   weft_weight held = *weight;
   held.type = type->held_as;
   int8_sections place = int8_sections_of(&held);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "kernels/canvas_head.h"
 #include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/weights/int8_weights.h"
@@ -394,19 +395,27 @@ static uint64_t file_bytes_of(const weft_weight *weight) {
   return (uint64_t)weight->n_mats * weight->n_out * weft_type_row_bytes(weight->type, weight->n_in);
 }
 
-/* F32 weights keep their file's layout; those whose rows are looked up or whose results are logits keep 16 bits. */
+/* F32 weights keep their file's layout; those whose rows are looked up or whose results are logits keep 16 bits, unless
+ * they are logits of canvases. */
 static uint32_t layout_of(const cuda_device *d, const weft_weight *weight, unsigned uses) {
+  bool logits = (uses & WEFT_USE_EMBED) != 0, canvases = (uses & WEFT_USE_CANVASES) != 0;
   if (weight->type == WEFT_TYPE_F32) return 0;
-  if (!d->w8a8 || (uses & WEFT_USE_EMBED) != 0 || !w8a8_takes(weight->type)) return 1;
-  return d->base.info.integers ? (uint32_t)INT8_LAYOUT : (uint32_t)W8A8_LAYOUT;
+  if (!d->w8a8 || (logits && !canvases) || !w8a8_takes(weight->type)) return 1;
+  uint32_t layout = d->base.info.integers ? (uint32_t)INT8_LAYOUT : (uint32_t)W8A8_LAYOUT;
+  return logits ? layout | WEFT_LAYOUT_CANVASES : layout;
+}
+
+/* The layout of what lies in memory. */
+static uint32_t kept_layout(const weft_weight *weight) {
+  return weft_canvas_head(weight).layout;
 }
 
 static uint64_t packed_bytes(const weft_weight *weight) {
   if (weight->type == WEFT_TYPE_F32) return PACKED_HEADER_BYTES + file_bytes_of(weight);
   packed_dims dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
   uint64_t n_tiles = (uint64_t)weight->n_mats * dims.n_tiles;
-  if (weight->layout == INT8_LAYOUT) return int8_sections_of(weight).end;
-  if (weight->layout != W8A8_LAYOUT) return PACKED_HEADER_BYTES + n_tiles * dims.tile_bytes;
+  if (kept_layout(weight) == INT8_LAYOUT) return int8_sections_of(weight).end;
+  if (kept_layout(weight) != W8A8_LAYOUT) return PACKED_HEADER_BYTES + n_tiles * dims.tile_bytes;
   return w8a8_steps_at(n_tiles, dims.tile_bytes) + w8a8_steps_bytes(n_tiles, weight->n_in);
 }
 
@@ -445,10 +454,10 @@ static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const 
   if (weight->type == WEFT_TYPE_F32)
     return cuda_push_source(d, data + PACKED_HEADER_BYTES, source, 0, file_bytes_of(weight));
   status = pack_all(d, weight, source, data);
-  if (status != WEFT_OK || !w8a8_has(weight->layout)) return status;
+  if (status != WEFT_OK || !w8a8_has(kept_layout(weight))) return status;
   status = cuda_piece_begin(d);
   if (status == WEFT_OK) status = w8a8_make_steps(d, weight, data);
-  if (status == WEFT_OK && weight->layout == INT8_LAYOUT) status = int8_weights_make(d, weight, data);
+  if (status == WEFT_OK && kept_layout(weight) == INT8_LAYOUT) status = int8_weights_make(d, weight, data);
   return status == WEFT_OK ? cuda_piece_end(d) : status;
 }
 
@@ -527,7 +536,7 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   if (status == WEFT_E_NO_MEMORY) {
     return weft_fail(
         error, status, "the device has no room for a weight of %llu MiB%s", (unsigned long long)(n_bytes >> 20),
-        weight->layout == INT8_LAYOUT ? " with its integers; lower --kv-mib, or leave out --precision fast" : "");
+        kept_layout(weight) == INT8_LAYOUT ? " with its integers; lower --kv-mib, or leave out --precision fast" : "");
   }
   if (status != WEFT_OK) return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
   weight->data = data;
