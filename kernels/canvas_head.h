@@ -3,9 +3,9 @@
  * has products of 8 bits, and all else (the tokens that are looked up, soft embeddings, rows written token by token) has
  * the numbers of the file.
  *
- * Law: which form a row is multiplied in follows from what the row is, and not from the rows beside it. A weight that was
- * placed with WEFT_USE_CANVASES is its form of 16 bits; its other form shares the memory, and is never freed. Where the
- * device has one form, both are equal. */
+ * Law: which form a row is multiplied in follows from what the row is, and not from the rows beside it. A weight that
+ * was placed with WEFT_USE_CANVASES is its form of 16 bits; its other form shares the memory, and is never freed. Where
+ * the device has one form, both are equal. */
 #ifndef WEFT_KERNELS_CANVAS_HEAD_H
 #define WEFT_KERNELS_CANVAS_HEAD_H
 

@@ -29,7 +29,6 @@
 #ifndef WEFT_MODEL_RUNNER_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_RUNNER_INTERNAL_H
 
-#include "kernels/canvas_head.h"
 #include "kernels/ops.h"
 #include "model/formats/grammar_graph.h"
 #include "model/runner/device_runner.h"
@@ -139,8 +138,7 @@ typedef struct device_runner {
   uint32_t n_hidden, canvas_length, logit_rows_max;
   uint32_t stats_max, output_max; /* rows of one step with statistics or a token; the same with scored rows */
   bool broken, counts;            /* counts: it is opened to count n_bytes alone */
-  bool in_place;                  /* the device has done the work of a call when the call returns */
-  bool graphs;
+  bool in_place, graphs;          /* in_place: the device has done the work of a call when the call returns */
   runner_slot *slots;
   runner_save *saves;                       /* [n_saves] */
   runner_flight flight[RUNNER_FLIGHTS_MAX]; /* [depth + 1] */

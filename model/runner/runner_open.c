@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/canvas_head.h"
 #include "model/model_internal.h"
 #include "model/runner/runner_assist.h"
 #include "model/runner/runner_internal.h"
@@ -206,8 +207,11 @@ static weft_status open_device(device_runner *r) {
   if (status == WEFT_OK) status = open_mirror(r);
   if (status != WEFT_OK) return status;
   float some = 0.0f, *soft = r->counts && r->canvas_length > 0 ? &some : r->d_soft; /* that there are any is asked */
-  weft_head_stats_args stats = {
-      .weight = &r->canvas_head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = soft, .soft_stride = r->n_hidden};
+  weft_head_stats_args stats = {.weight = &r->canvas_head,
+                                .n_rows = (uint32_t)n,
+                                .h_stride = r->n_hidden,
+                                .soft = soft,
+                                .soft_stride = r->n_hidden};
   weft_weight all = *r->head; /* which may be a range of it */
   all.n_out = r->info.n_vocab;
   weft_head_rows_args rows = {

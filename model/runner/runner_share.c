@@ -2,6 +2,7 @@
 #include "model/runner/runner_share.h"
 
 #include "base/memory.h"
+#include "kernels/canvas_head.h"
 #include "model/model_internal.h"
 #include "model/shards.h"
 

@@ -31,7 +31,7 @@ enum {
   FACTORS = 4,
   INT8_BYTES = STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES,
   INT8_ITEM_CONSUMERS = WARPS * WARP_ARRIVALS + 3,
-  SUMS = 16, /* tiles of 8 columns */
+  SUMS = 16,       /* tiles of 8 columns */
   WIDE_PAIRS = 512 /* pairs of column blocks from which on a product is wide */
 };
 static_assert((int)ITEM_ROWS == (int)INT8_JOB_ROWS, "a job is an item's rows");
@@ -83,15 +83,16 @@ static __device__ __forceinline__ bool is_wide(const gemm_args &a) {
 /* ---- producer warps ------------------------------------------------------------------------------------- */
 
 /* schedule_items for a wide product: items of the same columns follow one another, so that memory is asked for these
- * columns once. */
+ * columns once, and have the same number of warpgroups at work. */
 static __device__ void schedule_wide_items(const gemm_args &a, int8_memory &m) {
   pipeline_state at = {0, 1};
   const uint32_t n_rows_items = (a.n_rows + ITEM_ROWS - 1) / ITEM_ROWS, n_items = pairs_of(a) * n_rows_items;
+  const uint32_t rows = (a.n_rows + n_rows_items * GROUP_ROWS - 1) / (n_rows_items * GROUP_ROWS) * GROUP_ROWS;
   for (uint32_t index = blockIdx.x;; index += gridDim.x) {
     work_item item = {0, 0, 0, 0};
     if (index < n_items) {
-      const uint32_t first = index % n_rows_items * ITEM_ROWS;
-      item = {0, first, min((uint32_t)ITEM_ROWS, a.n_rows - first), index / n_rows_items};
+      const uint32_t first = index % n_rows_items * rows;
+      item = {0, first, min(rows, a.n_rows - first), index / n_rows_items};
     }
     mbarrier_wait(&m.item_empty[at.stage], at.phase);
     m.item[at.stage] = item;
@@ -187,9 +188,10 @@ static __device__ __forceinline__ void release_stage(int8_memory &m, pipeline_st
   advance(at, STAGES);
 }
 
-/* Starts the products of half a span. */
-static __device__ __forceinline__ void start_half(const uint8_t *stage, int32_t add, span_sums &d) {
-  uint64_t rows = wgmma_descriptor_swizzled(stage + threadIdx.x / 128 * GROUP_ROWS * 128, 1024);
+/* Starts the products of half a span. group: the warpgroup's own, in a uniform register, so that no descriptor has to
+ * be brought to one. */
+static __device__ __forceinline__ void start_half(const uint8_t *stage, uint32_t group, int32_t add, span_sums &d) {
+  uint64_t rows = wgmma_descriptor_swizzled(stage + group * GROUP_ROWS * 128, 1024);
   uint64_t columns = wgmma_descriptor_swizzled(stage + ROWS_BYTES, 1024);
 #pragma unroll
   for (int i = 0; i < 4; i++)
@@ -347,9 +349,9 @@ static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_m
   const uint8_t *factors = ring + STAGES * STAGE_BYTES + at.factors.stage * FACTORS_BYTES;
   take_turn(m, at);
   wgmma_fence();
-  start_half(first, 0, d);
+  start_half(first, at.group, 0, d);
   wgmma_commit();
-  start_half(second, 1, d);
+  start_half(second, at.group, 1, d);
   wgmma_commit();
   wgmma_wait<1>();
   pass_turn(m, at);
