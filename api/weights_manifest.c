@@ -78,8 +78,9 @@ static weft_status fail_form(weft_error *error, const char *what, const char *wh
 }
 
 static weft_status check_weight(const weights_manifest *m, const weft_shelf_weight *w, weft_error *error) {
-  bool shape = w->n_in > 0 && w->n_out > 0 && w->n_mats > 0 && w->uses > 0 &&
-               w->uses <= (WEFT_USE_MATMUL | WEFT_USE_EXPERTS | WEFT_USE_EMBED | WEFT_USE_CANVASES);
+  uint32_t uses = w->uses & WEFT_USE_EMBED ? w->uses & ~(uint32_t)WEFT_USE_CANVASES : w->uses;
+  bool shape = w->n_in > 0 && w->n_out > 0 && w->n_mats > 0 && uses > 0 &&
+               uses <= (WEFT_USE_MATMUL | WEFT_USE_EXPERTS | WEFT_USE_EMBED);
   if (w->name[0] == 0 || !shape || weft_type_find((int32_t)w->type) == NULL)
     return fail_form(error, "a matrix has a type, a shape or uses that no matrix has", w->name);
   bool inside = w->piece < m->n_pieces && w->place == weights_piece_place(m, w->piece) && w->n_bytes > 0 &&

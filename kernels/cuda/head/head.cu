@@ -403,23 +403,22 @@ static weft_status cap_rows(cuda_device *d, float *logits, uint64_t stride, uint
   return cuda_launched(d, "capping logits");
 }
 
-/* The soft rows of a group, HEAD_ROWS at a time. */
+/* The soft rows of a group, without the blocks of HEAD_ROWS rows at either end of which none is wanted. */
 static weft_status soften_group(cuda_device *d, const weft_head_stats_args *args, const head_group *group,
                                 uint32_t first) {
-  weft_status status = WEFT_OK;
-  for (uint32_t at = 0; status == WEFT_OK && at < group->n_rows; at += HEAD_ROWS) {
-    head_group g = *group;
-    g.n_rows = group->n_rows - at < HEAD_ROWS ? group->n_rows - at : HEAD_ROWS;
-    if (!any_wanted(d, args, first + at, g.n_rows)) continue;
-    g.logits += at * g.logits_stride;
-    g.temperature += at;
-    if (g.allowed != NULL) g.allowed += at;
-    g.rows += at;
-    g.soft += at * g.soft_stride;
-    if (g.want != NULL) g.want += at;
-    status = d->set->soft(d, &g);
-  }
-  return status;
+  head_group g = *group;
+  uint32_t at = 0, end = g.n_rows;
+  while (at + HEAD_ROWS < end && !any_wanted(d, args, first + at, HEAD_ROWS)) at += HEAD_ROWS;
+  for (uint32_t last; (last = (end - 1) / HEAD_ROWS * HEAD_ROWS) > at; end = last)
+    if (any_wanted(d, args, first + last, end - last)) break;
+  g.n_rows = end - at;
+  g.logits += at * g.logits_stride;
+  g.temperature += at;
+  if (g.allowed != NULL) g.allowed += at;
+  g.rows += at;
+  g.soft += at * g.soft_stride;
+  if (g.want != NULL) g.want += at;
+  return d->set->soft(d, &g);
 }
 
 static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args, const stats_plan *p, uint32_t first,

@@ -55,8 +55,9 @@ static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t 
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
     weigh_tokens<WHOLE>(g, r, mask, v[h], weight[h]);
-    uint64_t at = ((((uint64_t)step * 4 + x) * (HEAD_ROWS / 8) + r / 8) * 2 + h) * 8 + r % 8;
-    ((uint4 *)g.weights)[at] = pack_f16x8<BF16>(weight[h]);
+    uint64_t row_block = (uint64_t)(r / HEAD_ROWS) * g.n_chunks * (CHUNK / SOFT_TOKENS),
+             at = (((row_block + step) * 4 + x) * (HEAD_ROWS / 8) + r % HEAD_ROWS / 8) * 2 + h;
+    ((uint4 *)g.weights)[at * 8 + r % 8] = pack_f16x8<BF16>(weight[h]);
   }
 }
 
@@ -97,11 +98,12 @@ static __device__ __forceinline__ void store_soft(const soft_args &a, uint32_t r
 template <int T>
 static __global__ void __launch_bounds__(256) soft_reduce_kernel(const __grid_constant__ soft_args a) {
   launch_dependents_and_wait();
-  uint32_t at = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, r = at % 16 * 8 + threadIdx.x % 4 * 2;
+  uint32_t at = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+  uint32_t first = soft_row_block(a) * HEAD_ROWS + at % 16 * 8, r = first + threadIdx.x % 4 * 2;
   const float4 *in = (const float4 *)a.group.spans + ((uint64_t)blockIdx.x * SOFT_SUMS + at) * 256 + threadIdx.x;
   float down = ldexpf(1.0f, -SOFT_SCALE_EXPONENT - prescale_exponent(T, (const packed_header *)(const void *)a.data));
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (at % 16 * 8 >= a.group.n_rows) return;
+  if (first >= a.group.n_rows) return;
   for (uint32_t span = 0; span < a.n_spans; span++) {
     float4 v = in[(uint64_t)span * gridDim.x * SOFT_SUMS * 256];
     sum.x = __fadd_rn(sum.x, v.x);
@@ -109,7 +111,7 @@ static __global__ void __launch_bounds__(256) soft_reduce_kernel(const __grid_co
     sum.z = __fadd_rn(sum.z, v.z);
     sum.w = __fadd_rn(sum.w, v.w);
   }
-  uint32_t block = blockIdx.x * 256 + warp * 32, low = block + transposed_column<T>(at / 16, 0, g),
+  uint32_t block = soft_columns_at(a) * 256 + warp * 32, low = block + transposed_column<T>(at / 16, 0, g),
            high = block + transposed_column<T>(at / 16, 1, g);
   store_soft(a, r, low, sum.x, down);
   store_soft(a, r + 1, low, sum.y, down);
@@ -142,14 +144,15 @@ void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group) {
     group->weights = cuda_cut(cutter, n_rows * n_tokens * 4);
     return;
   }
-  group->weights = cuda_cut(cutter, HEAD_ROWS * n_tokens * 2);
-  group->spans = (float *)cuda_cut(cutter, SPANS_MAX * n_columns * SOFT_SUMS * 256 * sizeof(float4));
+  uint64_t n_row_blocks = cuda_ceil(n_rows, HEAD_ROWS);
+  group->weights = cuda_cut(cutter, n_row_blocks * HEAD_ROWS * n_tokens * 2);
+  group->spans = (float *)cuda_cut(cutter, n_row_blocks * SPANS_MAX * n_columns * SOFT_SUMS * 256 * sizeof(float4));
 }
 
 template <int T>
 static weft_status launch_soft(cuda_device *d, const soft_args &a) {
   const head_group &g = a.group;
-  uint32_t n_columns = cuda_ceil(a.n_in, 256);
+  uint32_t n_columns = cuda_ceil(a.n_in, 256) * a.n_row_blocks;
   cuda_start(d, soft_weights_kernel<packed_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 256, 0, g);
   weft_status status = cuda_launched(d, "weights of tokens");
   if (status != WEFT_OK) return status;
@@ -181,6 +184,8 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
   a.n_steps = cuda_ceil(w->n_out, SOFT_TOKENS);
   a.span_steps = span_chunks * (CHUNK / SOFT_TOKENS);
   a.n_spans = cuda_ceil(group->n_chunks, span_chunks);
+  a.n_row_blocks = cuda_ceil(group->n_rows, HEAD_ROWS);
+  a.weights_bytes = (uint64_t)group->n_chunks * CHUNK * HEAD_ROWS * 2;
   if (packed_shape_of(w->type).codes == 0) return launch_f32(d, a);
   return dispatch_packed_type(w->type, [&](auto type) { return launch_soft<decltype(type)::value>(d, a); });
 }

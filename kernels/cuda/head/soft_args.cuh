@@ -17,7 +17,23 @@ typedef struct soft_args {
   packed_dims dims;
   value_table values;
   uint32_t n_in, n_steps, span_steps, n_spans;
+  uint32_t n_row_blocks;  /* of HEAD_ROWS rows; blocks that share a part of the embedding follow one another */
+  uint64_t weights_bytes; /* of a row block's weights */
 } soft_args;
+
+/* The rows, in HEAD_ROWS, and the columns, in 256, of a block. */
+static __device__ __forceinline__ uint32_t soft_row_block(const soft_args &a) {
+  return blockIdx.x % a.n_row_blocks;
+}
+
+static __device__ __forceinline__ uint32_t soft_columns_at(const soft_args &a) {
+  return blockIdx.x / a.n_row_blocks;
+}
+
+/* The weights of a block's rows. */
+static __device__ __forceinline__ const uint8_t *soft_weights_of(const soft_args &a) {
+  return (const uint8_t *)a.group.weights + soft_row_block(a) * a.weights_bytes;
+}
 
 /* Packed row tiles of a step in shared memory: their bytes, and bytes from one to the next. */
 template <int T>
@@ -38,7 +54,8 @@ typedef struct soft_columns {
 template <int T>
 static __device__ __forceinline__ soft_columns columns_of_block(const soft_args &a) {
   constexpr packed_shape f = packed_shape_of(T);
-  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.dims.n_units - unit), n_bytes = soft_tile<T>::bytes_of_tile;
+  uint32_t unit = 2 * soft_columns_at(a), n_units = min(2u, a.dims.n_units - unit),
+           n_bytes = soft_tile<T>::bytes_of_tile;
   bool tail = a.dims.is_tail != 0 && unit + n_units == a.dims.n_units;
   if (f.unit == 128) n_bytes = n_units * packed_unit_bytes(f) - (tail ? packed_unit_bytes(f) / 2 : 0);
   return {packed_block_of<T>(a.data + PACKED_HEADER_BYTES, unit, false).codes, n_bytes};
@@ -51,7 +68,8 @@ static __device__ __forceinline__ void store_span_sums(const soft_args &a, const
 #pragma unroll
   for (int at = 0; at < SOFT_SUMS; at++) {
     const float(&four)[4] = sum[at / 16][at % 16];
-    if (at % 16 * 8 < a.group.n_rows) out[at * 256] = make_float4(four[0], four[1], four[2], four[3]);
+    if (soft_row_block(a) * HEAD_ROWS + at % 16 * 8 < a.group.n_rows)
+      out[at * 256] = make_float4(four[0], four[1], four[2], four[3]);
   }
 }
 

@@ -25,13 +25,13 @@ template <int T>
 static __device__ void produce_steps(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
                                      uint64_t *spent) {
   soft_columns columns = columns_of_block<T>(a);
+  const uint8_t *weights = soft_weights_of(a);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t slot = i % SOFT_STAGES, step = first + i;
     uint8_t *stage = memory + slot * soft_shape<T>::stage;
     if (i >= SOFT_STAGES) mbarrier_wait(&spent[slot], (i / SOFT_STAGES - 1) & 1u);
     mbarrier_expect(&filled[slot], SOFT_WEIGHT_BYTES + SOFT_TILES * columns.n_bytes);
-    bulk_copy(stage, (const uint8_t *)a.group.weights + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES,
-              &filled[slot]);
+    bulk_copy(stage, weights + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES, &filled[slot]);
     for (uint32_t t = 0; t < SOFT_TILES; t++) {
       uint32_t tile = min(step * SOFT_TILES + t, a.dims.n_tiles - 1); /* beyond the last one weights are 0 */
       bulk_copy(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::tile, columns.from + (uint64_t)tile * a.dims.tile_bytes,
@@ -46,7 +46,7 @@ template <int T>
 static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_t n, const uint8_t *memory,
                                                      uint64_t *filled, uint64_t *spent, uint16_t *table) {
   using shape = soft_shape<T>;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * soft_columns_at(a) + warp / 4;
   bool tail = a.dims.is_tail != 0 && unit + 1 == a.dims.n_units;
   prescale_powers powers = powers_of<T>(prescale_exponent(T, (const packed_header *)(const void *)a.data), a.values);
   transposed_places at = transposed_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);

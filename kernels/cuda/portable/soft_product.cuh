@@ -23,8 +23,8 @@ template <int T>
 static __device__ __forceinline__ void copy_step(const soft_args &a, const soft_columns &columns, uint32_t step,
                                                  uint32_t end, uint8_t *stage) {
   if (step < end) {
-    copy_bytes(stage, (const uint8_t *)a.group.weights + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES,
-               threadIdx.x, SOFT_THREADS);
+    copy_bytes(stage, soft_weights_of(a) + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES, threadIdx.x,
+               SOFT_THREADS);
 #pragma unroll
     for (uint32_t t = 0; t < SOFT_TILES; t++) {
       uint32_t tile = min(step * SOFT_TILES + t, a.dims.n_tiles - 1); /* beyond the last one weights are 0 */
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __gr
   using shape = soft_shape<T>;
   extern __shared__ __align__(128) uint8_t memory[]; /* stages; of each warp a table */
   uint32_t first = blockIdx.y * a.span_steps, end = min(first + a.span_steps, a.n_steps);
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * soft_columns_at(a) + warp / 4;
   bool tail = a.dims.is_tail != 0 && unit + 1 == a.dims.n_units;
   prescale_powers powers = powers_of<T>(prescale_exponent(T, (const packed_header *)(const void *)a.data), a.values);
   transposed_places at = transposed_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);
