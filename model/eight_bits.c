@@ -93,6 +93,17 @@ weft_eight_bits weft_eight_bits_of(const weft_gguf *gguf) {
   return out;
 }
 
+bool weft_eight_bits_head(const weft_gguf *gguf) {
+  const weft_gguf_tensor *norm = weft_gguf_tensor_find(gguf, "output_norm.weight");
+  const weft_type_info *type = norm == NULL ? NULL : weft_type_find((int32_t)norm->type);
+  weft_eight_bits unused = {0};
+  double sum = 0.0, widest = 0.0;
+  uint64_t n_spans = 0;
+  if (type == NULL || norm->n_dims != 1 || norm->data == NULL || type->n_elements != 1) return false;
+  add_norm(norm, &sum, &n_spans, &widest, &unused);
+  return n_spans > 0 && sum / (double)n_spans <= WEFT_EIGHT_BITS_SPREAD;
+}
+
 void weft_eight_bits_say(const weft_eight_bits *facts, char *out, size_t n) {
   int share = (int)(100.0 * facts->share);
   if (facts->share < WEFT_EIGHT_BITS_SHARE) {

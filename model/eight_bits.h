@@ -29,6 +29,8 @@ typedef struct weft_eight_bits {
 
 /* Reads the file: its data must not have been let go. */
 weft_eight_bits weft_eight_bits_of(const weft_gguf *gguf);
+/* Whether the head of its canvases may be multiplied in 8 bits: the last norm alone is held to the same spread. */
+bool weft_eight_bits_head(const weft_gguf *gguf);
 /* A clause that says why, as "99 % of the weights are ...". */
 void weft_eight_bits_say(const weft_eight_bits *facts, char *out, size_t n);
 

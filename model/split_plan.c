@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "kernels/canvas_head.h"
 #include "kernels/shards.h"
+#include "model/eight_bits.h"
 #include "model/hyper.h"
 #include "model/models.h"
 #include "model/weights_slice.h"
@@ -118,12 +119,12 @@ static uint32_t layer_of(const char *name) {
   return *name == '.' ? layer : UINT32_MAX;
 }
 
-/* Whether a file's model has canvases. */
+/* Whether a file's model has canvases whose head may be multiplied in 8 bits. */
 static bool has_canvases(const weft_gguf *gguf) {
   weft_bytes name;
   if (weft_gguf_string(gguf, "general.architecture", &name, NULL) != WEFT_OK) return false;
   const model_arch *arch = model_arch_find(name.data, name.n);
-  return arch != NULL && arch->embed == diffusion_gemma_embed;
+  return arch != NULL && arch->embed == diffusion_gemma_embed && weft_eight_bits_head(gguf);
 }
 
 /* Bytes that the device takes for the integers of a tensor; what stands for tokens is looked up and has none, unless
@@ -170,13 +171,14 @@ static bool has_ranges(const model_hyper *hyper, const weft_split *split) {
 static void count_bytes(const weft_gguf *gguf, const weft_split *split, const model_hyper *hyper, weft_split_ask *ask,
                         uint64_t *before) {
   const weft_device *device = split->device[0];
+  const bool canvases = has_canvases(gguf);
   uint32_t n_shards = weft_split_shards(split), n_tables = has_ranges(hyper, split) ? 1 : n_shards;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     uint32_t layer = layer_of(tensor->name);
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
-    uint64_t n_bytes = tensor->n_bytes + integers_of(device, tensor, hyper->diffusion);
+    uint64_t n_bytes = tensor->n_bytes + integers_of(device, tensor, canvases);
     if (layer < ask->n_layers)
       before[layer + 1] += n_bytes * (is_shared_out(hyper, tensor->name, layer) ? 1 : n_shards);
     if (layer != UINT32_MAX) continue;

@@ -10,6 +10,7 @@
 #include "base/memory_room.h"
 #include "kernels/canvas_head.h"
 #include "kernels/share.h"
+#include "model/eight_bits.h"
 #include "model/weights_slice.h"
 
 /* Of latent rows, the stream of several parts, and heads of drafters. */
@@ -493,7 +494,8 @@ static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *t
 /* The output matrix of a model with canvases has a form for their rows (kernels/canvas_head.h). */
 static unsigned uses_of(const weights_loader *loader, const tensor_row *row) {
   bool ends = loader->part == model_last_part(loader->model) && strcmp(row->name, "token_embd.weight") == 0;
-  return row->uses | (ends && loader->model->hyper.diffusion ? WEFT_USE_CANVASES : 0u);
+  bool eight = ends && loader->model->hyper.diffusion && weft_eight_bits_head(loader->gguf);
+  return row->uses | (eight ? WEFT_USE_CANVASES : 0u);
 }
 
 static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,

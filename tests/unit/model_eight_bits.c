@@ -97,8 +97,27 @@ static void test_norm_behind_attention(void **state) {
   assert_true(facts_of(&w, said, sizeof said).fits);
 }
 
+/* The head of canvases is behind the last norm, which alone decides. */
+static void test_head(void **state) {
+  static const float outliers[] = {2.0f, 3.0f, NAN};
+  (void)state;
+  for (int i = -1; i < 3; i++) {
+    gguf_writer w = {0};
+    gguf_writer_string(&w, "general.architecture", "llama");
+    add_norm(&w, "blk.0.attn_norm.weight", 100.0f);
+    if (i >= 0) add_norm(&w, "output_norm.weight", outliers[i]);
+    weft_gguf *gguf;
+    weft_bytes file = gguf_writer_finish(&w);
+    assert_int_equal(weft_gguf_open_memory(file.data, file.n, "head", &gguf, NULL), WEFT_OK);
+    assert_int_equal(weft_eight_bits_head(gguf), i == 0);
+    weft_gguf_close(gguf);
+    gguf_writer_close(&w);
+  }
+}
+
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_norm_behind_attention)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_norm_behind_attention),
+                                     cmocka_unit_test(test_head)};
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
