@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The output matrix of a model with canvases, in two forms: rows of a canvas are multiplied in 8 bits where the
- * device has products of 8 bits, and all else (the tokens that are looked up, soft embeddings, rows written token by token) has
+/* The output matrix of a model with canvases, in two forms: rows of a canvas are multiplied in 8 bits where the device
+ * has products of 8 bits, and all else (tokens that are looked up, soft embeddings, rows written token by token) has
  * the numbers of the file.
  *
  * Law: which form a row is multiplied in follows from what the row is, and not from the rows beside it. A weight that
