@@ -56,7 +56,7 @@ def make_fit(folder):
             text = f.read()
         with open(name, "w", encoding="utf-8") as f:
             f.write(re.sub(r'"commit": ?("[^"]*"|\[[^]]*\])', json.dumps("commit") + ": " + json.dumps(head), text))
-    edit(folder, "tests/proof/defaults.json", r'^  "awaited": \[[^]]*\]', '  "awaited": []')
+    edit(folder, "tests/proof/defaults.json", r'^ *"awaited": \[[^]]*\]', ' "awaited": []')
     commit(folder)
     return version
 
@@ -120,7 +120,7 @@ def main():
         commit(folder)
         refuses(folder, tools, "bench/records.py check: bench/results/h200.json: it has no device")
         undo()
-        edit(folder, "tests/proof/defaults.json", r'^  "awaited": \[\]', '  "awaited": ["proof-moon.json"]')
+        edit(folder, "tests/proof/defaults.json", r'^ *"awaited": \[\]', '  "awaited": ["proof-moon.json"]')
         commit(folder)
         refuses(folder, tools, "proofs of defaults are awaited: proof-moon.json", wants="it awaits a run on a card, and nothing else")
         undo()

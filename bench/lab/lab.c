@@ -203,8 +203,8 @@ const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
      "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|phases|arena|compare A.csv "
-     "B.csv|room|drafts|graphs|repeats|kernels "
-     "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|batching|tenants|profile|experts] -m FILE",
+     "B.csv|room|batching|drafts|graphs|repeats|kernels "
+     "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile|experts] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
      "  weft bench frontier -m a.gguf --from 2048 --to 65536 --step 2048 -o now.csv --plots plots\n"
