@@ -22,13 +22,10 @@ static const char *file_for(const weft_open_options *o, const char *name) {
 }
 
 static weft_status read_file(const char *path, weft_text *out, weft_error *error) {
-  char piece[4096];
-  size_t n;
   FILE *file = fopen(path, "rb");
   if (file == NULL) return weft_fail(error, WEFT_E_IO, "--chat-template %s: %s", path, strerror(errno));
   out->max = WEFT_JINJA_TEMPLATE_MAX;
-  while (!out->refused && (n = fread(piece, 1, sizeof piece, file)) > 0) weft_text_append(out, piece, n);
-  bool broken = ferror(file) != 0;
+  bool broken = !weft_text_read(out, file);
   (void)fclose(file);
   if (broken) return weft_fail(error, WEFT_E_IO, "--chat-template %s cannot be read", path);
   if (!out->refused) return WEFT_OK;

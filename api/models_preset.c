@@ -148,13 +148,10 @@ static weft_status read_line(preset_reader *r, char *line) {
 
 static weft_status read_file(models_preset *p, weft_error *error) {
   weft_text text = {.max = FILE_BYTES_MAX};
-  char piece[4096];
-  size_t n;
   FILE *file = fopen(p->path, "rb");
   if (file == NULL) return weft_fail(error, WEFT_E_IO, "--models-preset %.300s: %s", p->path, strerror(errno));
-  while (!text.refused && (n = fread(piece, 1, sizeof piece, file)) > 0) weft_text_append(&text, piece, n);
-  bool broken =
-      ferror(file) != 0 || weft_text_status(&text) != WEFT_OK || (text.n > 0 && memchr(text.bytes, 0, text.n));
+  bool broken = !weft_text_read(&text, file) || weft_text_status(&text) != WEFT_OK ||
+                (text.n > 0 && memchr(text.bytes, 0, text.n));
   (void)fclose(file);
   weft_status status = WEFT_OK;
   if (broken) status = weft_fail(error, WEFT_E_INVALID, "--models-preset %.300s is no text that can be read", p->path);

@@ -2,7 +2,6 @@
 #include "base/text.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -25,6 +24,13 @@ static bool text_room(weft_text *text, size_t n_more) {
   text->bytes = bytes;
   text->capacity = capacity;
   return true;
+}
+
+bool weft_text_read(weft_text *text, FILE *file) {
+  char piece[65536];
+  size_t n;
+  while (!text->refused && (n = fread(piece, 1, sizeof piece, file)) > 0) weft_text_append(text, piece, n);
+  return ferror(file) == 0;
 }
 
 void weft_text_reserve(weft_text *text, size_t n) {

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/status.h"
 
@@ -29,6 +30,8 @@ typedef struct weft_text {
 void weft_text_append(weft_text *text, const char *bytes, size_t n);
 void weft_text_puts(weft_text *text, const char *zero_ended);
 void weft_text_printf(weft_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Appends what the file has from where it stands, as far as an append is not refused. False: it could not be read. */
+bool weft_text_read(weft_text *text, FILE *file);
 /* Allocates room for n bytes in all, so that appends up to that length allocate nothing. A refusal counts as one of an
  * append. */
 void weft_text_reserve(weft_text *text, size_t n);

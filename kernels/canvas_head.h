@@ -16,6 +16,12 @@ enum {
   WEFT_LAYOUT_CANVASES = 0x100, /* in weft_weight.layout: what is left without it is the layout of the other form */
 };
 
+/* Whether a weight of these uses is multiplied as the file has it alone: rows of it are looked up, or its results are
+ * logits, and none of them are of canvases. */
+static inline bool weft_keeps_numbers(unsigned uses) {
+  return (uses & WEFT_USE_EMBED) != 0 && (uses & WEFT_USE_CANVASES) == 0;
+}
+
 /* The form for rows of canvases. */
 static inline weft_weight weft_canvas_head(const weft_weight *head) {
   weft_weight form = *head;

@@ -137,10 +137,7 @@ char *weft_cli_read(const char *path, size_t *n) {
     return NULL;
   }
   weft_text text = {.max = (size_t)256 << 20};
-  char piece[65536];
-  size_t got;
-  while ((got = fread(piece, 1, sizeof piece, file)) > 0) weft_text_append(&text, piece, got);
-  bool bad = ferror(file) != 0 || weft_text_status(&text) != WEFT_OK;
+  bool bad = !weft_text_read(&text, file) || weft_text_status(&text) != WEFT_OK;
   if (file != stdin) (void)fclose(file); /* only read */
   weft_text_append(&text, "", 0);
   if (bad || text.bytes == NULL) {

@@ -72,21 +72,9 @@ static void draw_requests(batching_bench *b, bool mixed) {
 
 static int submit_request(batching_bench *b, uint32_t index, uint32_t run) {
   batching_request *r = &b->request[index];
-  weft_generate_params p;
-  char error[512];
-  for (uint32_t i = 0; i < r->n_prompt; i++)
-    b->tokens[i] = weft_prompt_token(SEED + run, index, i, weft_model_at(b->rt, 0).vocabulary);
-  weft_generate_defaults(&p);
-  p.prompt.tokens = b->tokens;
-  p.prompt.n_tokens = r->n_prompt;
-  p.max_tokens = r->n_generate;
-  p.ignore_eos = true;
-  p.no_cache = true;
-  p.sampling.temperature = 0.0f;
-  p.mode = WEFT_MODE_AUTOREGRESSIVE;
+  const weft_load load = {.n_prompt = r->n_prompt, .n_generate = r->n_generate, .n_parallel = b->n};
   r->submitted_us = weft_clock_us();
-  int status = weft_submit(b->rt, &p, &r->generation, error, sizeof error);
-  return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "bench batching: %s", error);
+  return weft_measure_submit(b->rt, &load, SEED + run, index, b->tokens, &r->generation);
 }
 
 /* Takes what the request has to say. *ended: it has ended. */

@@ -7,6 +7,8 @@
  * (its launch), the device's own time, and taking up its results. `idle` is the time between two steps in which the
  * device computes neither. Next tokens are drawn on the device, within its time. A trend over sizes is one run for each
  * file. */
+#include <unistd.h>
+
 #include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
@@ -37,7 +39,6 @@ typedef struct graphs_bench {
   double *value[COLUMNS];   /* [WEFT_RECORDED_STEPS] */
   json_t *records;
   char device[128];
-  bool on_host; /* nothing of the host's is a graph */
 } graphs_bench;
 
 static bool decodes_all(const weft_step_record *r, uint32_t n) {
@@ -73,19 +74,23 @@ static int measure_way(graphs_bench *b, const graphs_way *way, graphs_row *row) 
   own.product.no_overlap |= way->no_overlap;
   int code = weft_cli_open(&own.product, &rt);
   if (code != 0) return code;
+  const weft_device_info *device = weft_device_get_info(rt->devices.device[0]);
+  (void)snprintf(b->device, sizeof b->device, "%s", device->name);
+  if (device->host_memory && !way->no_graphs) { /* nothing of the host's is a graph */
+    weft_close(rt);
+    return 0;
+  }
   if (load.n_prompt + load.n_generate > rt->model[0].context)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "bench: prompt and answer have more tokens than the context of %u",
                          rt->model[0].context);
   for (uint32_t i = 0; i < b->config->repeat && code == 0; i++) code = weft_measure(rt, &load, SEED + i, &unused);
-  while (code == 0 && !weft_idle(rt)) continue; /* the last step is recorded a moment after its tokens */
+  while (code == 0 && !weft_idle(rt)) (void)usleep(1000); /* the last step is recorded a moment after its tokens */
   weft_graph_counters n = devices_graphs(&rt->devices);
   if (n.launches > 0) row->nodes = (double)n.nodes / (double)n.launches;
   if (code == 0) take_steps(b, rt, row);
   if (code == 0 && row->n_steps == 0)
     code =
         weft_cli_fail(WEFT_EXIT_USAGE, "bench graphs: no %d steps decoded together: raise --n-generate", SETTLED + 1);
-  b->on_host = weft_device_get_info(rt->devices.device[0])->host_memory;
-  (void)snprintf(b->device, sizeof b->device, "%s", weft_device_get_info(rt->devices.device[0])->name);
   weft_close(rt);
   return code;
 }
@@ -132,7 +137,7 @@ int weft_bench_graphs(const weft_lab_config *config) {
   for (uint32_t w = 0; w < WAYS && code == 0; w++) {
     graphs_row row = {.n_steps = 0};
     code = measure_way(&b, &ways[w], &row);
-    if (code == 0 && (ways[w].no_graphs || !b.on_host)) print_way(&b, &ways[w], &row);
+    if (code == 0 && row.n_steps > 0) print_way(&b, &ways[w], &row);
   }
   if (code == 0 && config->product.json) weft_bench_print(b.records);
   json_decref(b.records);

@@ -41,8 +41,8 @@ int32_t weft_prompt_token(uint64_t seed, uint64_t prompt, uint64_t position, uin
   return (int32_t)(n_vocab / 2 + weft_draw_below(&key, n_vocab / 2));
 }
 
-static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
-                      weft_generation **out) {
+int weft_measure_submit(weft_runtime *rt, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
+                        weft_generation **out) {
   weft_model_card card = weft_model_at(rt, 0);
   bool diffusion = load->diffusion || index >= load->n_parallel;
   for (uint32_t i = 0; i < load->n_prompt; i++)
@@ -98,7 +98,7 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
   uint64_t start = weft_clock_us(), last_first = start, end = start, first_end = UINT64_MAX;
   weft_usage_counts usage = {0};
   memset(out, 0, sizeof *out);
-  for (uint32_t i = 0; i < n_all && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
+  for (uint32_t i = 0; i < n_all && code == 0; i++) code = weft_measure_submit(rt, load, seed, i, tokens, &list[i]);
   for (uint32_t i = 0; i < load->n_parallel && code == 0 && load->diffusion; i++)
     code = drain_generation(list[i], true, NULL, &usage);
   if (load->diffusion) last_first = weft_clock_us();
@@ -307,7 +307,7 @@ int weft_measure_answer(weft_runtime *rt, const weft_load *load, uint64_t seed, 
   uint64_t start_us = weft_clock_us();
   uint32_t at = 0;
   *out = (weft_answer_times){.n_computed = 0};
-  if (code == 0) code = submit_one(rt, load, seed, 0, tokens, &g);
+  if (code == 0) code = weft_measure_submit(rt, load, seed, 0, tokens, &g);
   if (code == 0) code = drain_generation(g, false, NULL, &usage);
   uint32_t n = code == 0 ? await_steps(rt, start_us, usage.completion_tokens - 1, record, &at) : 0;
   out->n_computed = load->n_prompt - usage.cached_tokens;

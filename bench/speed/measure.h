@@ -28,6 +28,10 @@ typedef struct weft_measured {
 /* Tokens a second after the first ones; 0 where that took no time. */
 double weft_measured_rate(const weft_measured *measured);
 
+/* Submits request `index` of a load. tokens: [n_prompt], room for its prompt, which is not needed afterwards. */
+int weft_measure_submit(weft_runtime *runtime, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
+                        weft_generation **out);
+
 /* Runs one load. 0, or an exit code after one line. seed varies the prompts, so that no prefix is found. */
 int weft_measure(weft_runtime *runtime, const weft_load *load, uint64_t seed, weft_measured *out);
 /* The same: the median time in ms from one step to the next of those that held all of the load and nothing else,

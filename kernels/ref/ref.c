@@ -16,11 +16,10 @@ static void ref_close(weft_device *device) {
 
 static weft_status ref_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error) {
   (void)error;
-  bool logits = (uses & WEFT_USE_EMBED) != 0, canvases = (uses & WEFT_USE_CANVASES) != 0;
-  bool eight = device->info.products == 8 && (!logits || canvases) && ref_w8a8_takes(weight->type);
+  bool eight = device->info.products == 8 && !weft_keeps_numbers(uses) && ref_w8a8_takes(weight->type);
   weight->type = weft_type_find((int32_t)weight->type)->held_as;
   weight->layout = eight ? REF_EIGHT : 0; /* the bytes are those of weight->type */
-  if (eight && logits) weight->layout |= WEFT_LAYOUT_CANVASES;
+  if (eight && (uses & WEFT_USE_EMBED) != 0) weight->layout |= WEFT_LAYOUT_CANVASES;
   weight->n_bytes = (uint64_t)weight->n_mats * weight->n_out * weft_type_row_bytes(weight->type, weight->n_in);
   return WEFT_OK;
 }

@@ -323,16 +323,20 @@ static bool know_slot(const runner_slot *s) {
   return true;
 }
 
-/* Rows whose slots lie one behind the other go in one call. */
+uint32_t runner_slots_in_turn(const weft_batch *batch, uint32_t first) {
+  uint32_t n = 1;
+  while (first + n < batch->n_rows && batch->segment[first + n].slot == batch->segment[first].slot + n) n += 1;
+  return n;
+}
+
 static weft_status copy_newest(device_runner *r, const weft_batch *batch, uint32_t n_drafts) {
   runner_assist *a = r->assist;
   const uint64_t width = a->n_target;
   weft_status status = WEFT_OK;
   (void)n_drafts;
   for (uint32_t i = 0, n; i < batch->n_rows && status == WEFT_OK; i += n) {
-    const uint32_t slot = batch->segment[i].slot;
-    for (n = 1; i + n < batch->n_rows && batch->segment[i + n].slot == slot + n;) n += 1;
-    const weft_norm_args copy = {.x = a->newest + slot * width,
+    n = runner_slots_in_turn(batch, i);
+    const weft_norm_args copy = {.x = a->newest + batch->segment[i].slot * width,
                                  .y = a->pair + (2ull * i + 1) * width,
                                  .n_rows = n,
                                  .n_cols = a->n_target,

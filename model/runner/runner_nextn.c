@@ -127,10 +127,9 @@ static weft_status begin_drafts(device_runner *r, const weft_batch *batch, uint3
   const uint32_t every = rows_of_request(a, n_drafts);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0, n; i < batch->n_rows && status == WEFT_OK; i += n) {
-    uint32_t slot = batch->segment[i].slot;
-    for (n = 1; i + n < batch->n_rows && batch->segment[i + n].slot == slot + n;) n += 1;
+    n = runner_slots_in_turn(batch, i);
     const nextn_places places = {.n = n, .first = i * every, .every = every};
-    status = nextn_put_hidden(&rows, a->newest + (uint64_t)slot * a->n_target, &places);
+    status = nextn_put_hidden(&rows, a->newest + (uint64_t)batch->segment[i].slot * a->n_target, &places);
   }
   for (uint32_t i = 0; i < batch->n_rows * every; i++)
     a->position[i] = batch->position[i / every] + (int32_t)(i % every);

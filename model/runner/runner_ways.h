@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the ways of drafting of a runner share (runner_assist.c), and each of them: a drafter that reads the model's
- * keys (runner_assist.c, model/assistant.h), and the layer of the model's file that guesses ahead (runner_nextn.c).
- * Private to these files and to runner_heads.c.
+ * keys (runner_assist.c, model/assistant.h), the layer of the model's file that guesses ahead (runner_nextn.c,
+ * runner_near.c), and one that fills blocks (runner_dflash.c). Private to these files and to runner_heads.c.
  *
  * Law: a way gives, for draft k of some rows, the rows that the head reads; what is drawn from them, and what becomes
  * of it, is the same for all. */
@@ -90,6 +90,8 @@ void runner_near_close(runner_near *near);
 weft_status runner_near_copy(device_runner *r, const weft_batch *batch);
 /* The batch of draft k of every request, one row each: it finds what it sees in these pages, and stores itself. */
 void runner_near_lay_out(runner_assist *a, const weft_batch *batch, uint32_t k, weft_batch *own);
+/* How many rows of a batch from `first` on have slots that lie one behind the other: their newest rows do, too. */
+uint32_t runner_slots_in_turn(const weft_batch *batch, uint32_t first);
 /* Copies the newest hidden row of a slot from a kept one. */
 weft_status runner_take_newest(device_runner *r, const runner_flight *f, uint32_t segment, uint64_t row);
 

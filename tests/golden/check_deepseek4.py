@@ -6,7 +6,7 @@ it may see."""
 import numpy as np
 
 import check_llama
-from check_llama import rms, softmax
+from check_llama import rms, sigmoid, softmax
 
 MISTAKES = """no-q-norm no-head-norm no-kv-norm no-root-head-dim halves-as-pairs rotate-first no-inverse one-theta no-yarn
 no-sinks window-less window-more far-early far-late far-position far-no-ape ape-late far-no-norm no-overlap overlap-swapped
@@ -15,19 +15,10 @@ no-factor sigmoid-scores no-table no-limit limit-gate-only no-shared take-all gi
 no-stream-norm streams-alone no-head-mix""".split()
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 class Model(check_llama.Model):
     def __init__(self, path):
         super().__init__(path)
-        keys = check_llama.gguf.GGUFReader(path).fields
-
-        def key(name, default=None):
-            f = keys.get(f"{self.arch}.{name}")
-            return default if f is None else f.contents()
-
+        key = self.key
         self.layers -= key("nextn_predict_layers", 0)
         self.rotated, self.theta_far = key("rope.dimension_count"), key("attention.compress_rope_freq_base")
         self.groups, self.streams = key("attention.output_group_count"), key("hyper_connection.count")

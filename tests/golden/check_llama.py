@@ -21,6 +21,10 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
 def gated(g, u, wrong):
     if "gelu" in wrong:
         return 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g ** 3))) * u
@@ -38,6 +42,7 @@ class Model:
             f = r.fields.get(f"{self.arch}.{name}")
             return default if f is None else f.contents()
 
+        self.key = key
         self.layers, self.heads = key("block_count"), key("attention.head_count")
         self.width = key("embedding_length")
         self.kv = key("attention.head_count_kv", self.heads)

@@ -5,16 +5,12 @@ by position, and the mistakes that their goldens must see. check_models.py runs 
 import numpy as np
 
 import check_llama
-from check_llama import gated, rms, softmax
+from check_llama import gated, rms, sigmoid, softmax
 
 MISTAKES = """no-root-head-dim rotate-all rotate-last halves-of-head no-q-norm no-k-norm no-out-gate gate-first
 gate-silu conv-late conv-turned no-conv-silu no-length keys-alone no-root-dim grouped-heads no-decay decay-late no-dt-bias no-beta
 beta-late no-value-of-state o-before-update no-o-norm no-z z-sigmoid norm-after-z no-shared-gate no-renorm up-first
 tail-forgotten state-forgotten""".split()
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def silu(x):
@@ -24,11 +20,7 @@ def silu(x):
 class Model(check_llama.Model):
     def __init__(self, path):
         super().__init__(path)
-        keys = check_llama.gguf.GGUFReader(path).fields
-
-        def key(name):
-            return keys[f"{self.arch}.{name}"].contents()
-
+        key = self.key
         self.rotated = key("rope.dimension_count")
         self.dim, self.k_heads, self.v_heads = (
             key(f"ssm.{x}") for x in ("state_size", "group_count", "time_step_rank"))

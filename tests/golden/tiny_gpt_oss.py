@@ -7,7 +7,6 @@ Gate and up lie in turns in transformers' tensors, and apart in files; matrices 
 
 from dataclasses import dataclass, field
 
-import gguf
 import numpy as np
 import torch
 from transformers import GptOssConfig, GptOssForCausalLM
@@ -136,19 +135,6 @@ def layer_tensors(layer, t):
 
 
 def write(path, t, model):
-    w = gguf.GGUFWriter(path, t.arch)
-    add_keys(w, t)
-
-    def put(name, x):
-        w.add_tensor(name, np.ascontiguousarray(x.detach().numpy(), dtype=np.float32))
-
-    put("token_embd.weight", model.model.embed_tokens.weight)
-    put("output_norm.weight", model.model.norm.weight)
-    put("output.weight", model.lm_head.weight)
-    for i, layer in enumerate(model.model.layers):
-        for name, x in layer_tensors(layer, t).items():
-            put(f"blk.{i}.{name}", x)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    ends = [("token_embd.weight", model.model.embed_tokens.weight), ("output_norm.weight", model.model.norm.weight),
+            ("output.weight", model.lm_head.weight)]
+    tiny_models.write_file(path, t, add_keys, [*ends, *tiny_models.layers_of(t, model, layer_tensors)])

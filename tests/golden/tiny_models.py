@@ -6,6 +6,8 @@ and the encoder's layer scalars differ from the decoder's. Sizes are chosen so t
 neither flat nor one-hot, and some logits pass the softcap.
 """
 
+import gguf
+import numpy as np
 import torch
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
@@ -13,6 +15,24 @@ from transformers.models.diffusion_gemma.configuration_diffusion_gemma import Di
 from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
 
 EMBED_STD = 0.4
+
+
+def write_file(path, t, add_keys, tensors):
+    """Writes a model's file: its keys, then pairs of a name and a tensor, all in float32."""
+    w = gguf.GGUFWriter(path, t.arch)
+    add_keys(w, t)
+    for name, x in tensors:
+        w.add_tensor(name, np.ascontiguousarray(x.detach().numpy(), dtype=np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def layers_of(t, model, layer_tensors):
+    for i, layer in enumerate(model.model.layers):
+        for name, x in layer_tensors(layer, t).items():
+            yield f"blk.{i}.{name}", x
 
 
 def text_kwargs(t):

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Tiny models whose experts stand beside an MLP that every row takes, glm4moe and deepseek2: the table of what each one
-turns on, how it is built as transformers' class with weights from a seeded generator, and how it is written as a GGUF
-file with the keys and tensor names of llama.cpp's converter.
-
-deepseek2: of a layer's matrix of keys and values, files have two for each head, that of keys turned around.
-"""
+"""Tiny models of glm4moe, whose experts stand beside an MLP that every row takes: the table of what each one turns on,
+how it is built as transformers' class with weights from a seeded generator, and how it is written as a GGUF file with
+the keys and tensor names of llama.cpp's converter."""
 
 from dataclasses import dataclass
 
-import gguf
-import numpy as np
 import torch
-from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM,
-                          Glm4MoeConfig, Glm4MoeForCausalLM)
+from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 
 import tiny_models
 
@@ -31,22 +25,14 @@ class Tiny:
     kv: int = 1
     head_dim: int = 16
     rotated: int = 8
-    q_rank: int = 0           # 0: one matrix of queries
-    kv_rank: int = 24
-    still: int = 16           # numbers of a head's query and key that do not rotate
-    value: int = 8
     experts: int = 6
     top_k: int = 2
     moe: int = 8
     shared: int = 1
     groups: tuple = (1, 1)    # of experts, and how many are used
-    softmax: bool = False
-    renorm: bool = True
     factor: float = 1.0
     qk_norm: bool = False
-    yarn: tuple = ()          # factor, context, mscale
     nextn: bool = False       # the file has a layer that guesses ahead, which is left out
-    keys: bool = True         # keys that have a default are there
     eps: float = 1e-5
     theta: float = 1e4
     prompts: tuple = (1, 9, 17)
@@ -59,45 +45,26 @@ class Tiny:
 
 ALL = [
     Tiny("glm4moe-base", "glm4moe", 391, qk_norm=True, factor=2.5, nextn=True, groups=(3, 2), top_k=3),
-    Tiny("deepseek2-base", "deepseek2", 392, heads=3, q_rank=8, groups=(4, 2), experts=8, top_k=3, factor=2.5,
-         yarn=(4.0, 16, 1.0)),
-    Tiny("deepseek2-lite", "deepseek2", 393, softmax=True, renorm=False, groups=(3, 2), shared=2, factor=1.7, keys=False,
-         yarn=(16.0, 32, 0.707), still=8, value=16),
 ]
 
 
-def rope_of(t, partial):
-    rope = {"rope_type": "default", "rope_theta": t.theta, "partial_rotary_factor": partial}
-    if t.yarn:
-        rope.update(rope_type="yarn", factor=t.yarn[0], original_max_position_embeddings=t.yarn[1], mscale=t.yarn[2],
-                    mscale_all_dim=t.yarn[2], beta_fast=32.0, beta_slow=1.0)
-    return rope
-
-
 def config(t):
-    common = dict(
+    return Glm4MoeConfig(
         vocab_size=t.vocab, hidden_size=t.hidden, intermediate_size=t.dense, num_hidden_layers=t.layers,
-        num_attention_heads=t.heads, moe_intermediate_size=t.moe, n_routed_experts=t.experts, n_shared_experts=t.shared,
-        num_experts_per_tok=t.top_k, n_group=t.groups[0], topk_group=t.groups[1], norm_topk_prob=t.renorm,
-        routed_scaling_factor=t.factor, first_k_dense_replace=t.dense_layers, rms_norm_eps=t.eps,
-        max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None)
-    latent = dict(num_key_value_heads=t.heads, q_lora_rank=t.q_rank or None, kv_lora_rank=t.kv_rank,
-                  qk_rope_head_dim=t.rotated, qk_nope_head_dim=t.still, v_head_dim=t.value, rope_parameters=rope_of(t, 1.0))
-    if t.arch == "glm4moe":
-        return Glm4MoeForCausalLM, Glm4MoeConfig(
-            num_key_value_heads=t.kv, head_dim=t.head_dim, attention_bias=True, use_qk_norm=t.qk_norm,
-            rope_parameters=rope_of(t, t.rotated / t.head_dim), **common)
-    if t.softmax:
-        return DeepseekV2ForCausalLM, DeepseekV2Config(topk_method="group_limited_greedy", **common, **latent)
-    return DeepseekV3ForCausalLM, DeepseekV3Config(**common, **latent)
+        num_attention_heads=t.heads, num_key_value_heads=t.kv, head_dim=t.head_dim, attention_bias=True, use_qk_norm=t.qk_norm,
+        moe_intermediate_size=t.moe, n_routed_experts=t.experts, n_shared_experts=t.shared, num_experts_per_tok=t.top_k,
+        n_group=t.groups[0], topk_group=t.groups[1], norm_topk_prob=True, routed_scaling_factor=t.factor,
+        first_k_dense_replace=t.dense_layers, rms_norm_eps=t.eps, max_position_embeddings=512, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": t.theta, "partial_rotary_factor": t.rotated / t.head_dim},
+        bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
 
 @torch.no_grad()
 def build(t, seed):
-    make, c = config(t)
+    c = config(t)
     c._attn_implementation = "eager"
     c._experts_implementation = "eager"
-    model, draw = make(c).float().eval(), tiny_models.Draw(seed)
+    model, draw = Glm4MoeForCausalLM(c).float().eval(), tiny_models.Draw(seed)
     model.model.embed_tokens.weight.copy_(draw.normal(model.model.embed_tokens.weight, 1.0))
     for layer in model.model.layers:
         for name, x in layer.named_parameters():
@@ -119,51 +86,25 @@ def build(t, seed):
 def add_keys(w, t):
     k = t.arch + "."
     w.add_name(t.name)
-    latent = t.arch == "deepseek2"
     numbers = {"block_count": t.layers + t.nextn, "context_length": 512, "embedding_length": t.hidden,
-               "feed_forward_length": t.dense, "attention.head_count": t.heads, "attention.head_count_kv": 1 if latent else t.kv,
+               "feed_forward_length": t.dense, "attention.head_count": t.heads, "attention.head_count_kv": t.kv,
                "rope.dimension_count": t.rotated, "expert_count": t.experts, "expert_used_count": t.top_k,
                "expert_feed_forward_length": t.moe, "expert_shared_count": t.shared, "expert_group_count": t.groups[0],
-               "expert_group_used_count": t.groups[1], "leading_dense_block_count": t.dense_layers}
-    if latent:
-        numbers.update({"attention.kv_lora_rank": t.kv_rank, "attention.key_length": t.kv_rank + t.rotated,
-                        "attention.value_length": t.kv_rank, "attention.key_length_mla": t.still + t.rotated,
-                        "attention.value_length_mla": t.value})
-        if t.q_rank:
-            numbers["attention.q_lora_rank"] = t.q_rank
-    else:
-        numbers.update({"attention.key_length": t.head_dim, "attention.value_length": t.head_dim})
-    if t.keys:
-        numbers["expert_gating_func"] = 1 if t.softmax else 2
+               "expert_group_used_count": t.groups[1], "leading_dense_block_count": t.dense_layers,
+               "attention.key_length": t.head_dim, "attention.value_length": t.head_dim, "expert_gating_func": 2}
     if t.nextn:
         numbers["nextn_predict_layers"] = 1
     for name, n in numbers.items():
         w.add_uint32(k + name, n)
-    if t.renorm:
-        w.add_bool(k + "expert_weights_norm", True)
+    w.add_bool(k + "expert_weights_norm", True)
     w.add_float32(k + "expert_weights_scale", t.factor)
     w.add_float32(k + "attention.layer_norm_rms_epsilon", t.eps)
     w.add_float32(k + "rope.freq_base", t.theta)
-    if t.yarn:
-        w.add_string(k + "rope.scaling.type", "yarn")
-        w.add_float32(k + "rope.scaling.factor", t.yarn[0])
-        w.add_uint32(k + "rope.scaling.original_context_length", t.yarn[1])
-        w.add_float32(k + "rope.scaling.yarn_log_multiplier", 0.1 * t.yarn[2])
 
 
-def attention_tensors(a, t):
-    if t.arch == "glm4moe":
-        out = {f"attn_{x}.{part}": getattr(getattr(a, f"{x}_proj"), part) for x in "qkv" for part in ("weight", "bias")}
-        out["attn_q_norm.weight"], out["attn_k_norm.weight"] = a.q_norm.weight, a.k_norm.weight
-        return out
-    keys, values = a.kv_b_proj.weight.view(t.heads, t.still + t.value, t.kv_rank).split([t.still, t.value], dim=1)
-    out = {"attn_kv_a_mqa.weight": a.kv_a_proj_with_mqa.weight, "attn_kv_a_norm.weight": a.kv_a_layernorm.weight,
-           "attn_k_b.weight": keys.transpose(1, 2), "attn_v_b.weight": values}
-    if t.q_rank:
-        out.update({"attn_q_a.weight": a.q_a_proj.weight, "attn_q_a_norm.weight": a.q_a_layernorm.weight,
-                    "attn_q_b.weight": a.q_b_proj.weight})
-    else:
-        out["attn_q.weight"] = a.q_proj.weight
+def attention_tensors(a):
+    out = {f"attn_{x}.{part}": getattr(getattr(a, f"{x}_proj"), part) for x in "qkv" for part in ("weight", "bias")}
+    out["attn_q_norm.weight"], out["attn_k_norm.weight"] = a.q_norm.weight, a.k_norm.weight
     return out
 
 
@@ -171,36 +112,21 @@ def mlp_tensors(m, ending):
     return {f"ffn_{x}{ending}.weight": getattr(m, f"{x}_proj").weight for x in ("gate", "up", "down")}
 
 
-def layer_tensors(layer, t):
+def layer_tensors(layer, _):
     m = layer.mlp
     out = {"attn_norm.weight": layer.input_layernorm.weight, "attn_output.weight": layer.self_attn.o_proj.weight,
-           ("post_attention_norm" if t.arch == "glm4moe" else "ffn_norm") + ".weight": layer.post_attention_layernorm.weight}
-    out.update(attention_tensors(layer.self_attn, t))
+           "post_attention_norm.weight": layer.post_attention_layernorm.weight}
+    out.update(attention_tensors(layer.self_attn))
     if not hasattr(m, "experts"):
         return out | mlp_tensors(m, "")
     out["ffn_gate_inp.weight"], out["ffn_down_exps.weight"] = m.gate.weight, m.experts.down_proj
     out["ffn_gate_exps.weight"], out["ffn_up_exps.weight"] = m.experts.gate_up_proj.chunk(2, dim=1)
-    if not t.softmax:
-        out["exp_probs_b.bias"] = m.gate.e_score_correction_bias
+    out["exp_probs_b.bias"] = m.gate.e_score_correction_bias
     return out | mlp_tensors(m.shared_experts, "_shexp")
 
 
 def write(path, t, model):
-    w = gguf.GGUFWriter(path, t.arch)
-    add_keys(w, t)
-
-    def put(name, x):
-        w.add_tensor(name, np.ascontiguousarray(x.detach().numpy(), dtype=np.float32))
-
-    put("token_embd.weight", model.model.embed_tokens.weight)
-    put("output_norm.weight", model.model.norm.weight)
-    put("output.weight", model.lm_head.weight)
-    for i, layer in enumerate(model.model.layers):
-        for name, x in layer_tensors(layer, t).items():
-            put(f"blk.{i}.{name}", x)
-    if t.nextn:
-        put(f"blk.{t.layers}.nextn.enorm.weight", torch.ones(t.hidden))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    ends = [("token_embd.weight", model.model.embed_tokens.weight), ("output_norm.weight", model.model.norm.weight),
+            ("output.weight", model.lm_head.weight)]
+    left_out = [(f"blk.{t.layers}.nextn.enorm.weight", torch.ones(t.hidden))] if t.nextn else []
+    tiny_models.write_file(path, t, add_keys, [*ends, *tiny_models.layers_of(t, model, layer_tensors), *left_out])

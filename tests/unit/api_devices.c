@@ -494,21 +494,27 @@ static void test_what_is_said_of_shards(void **state) {
 
 enum { REPLICAS = 16 };
 
-/* Prompts that differ from their first word on, all at once. */
+/* Prompts that differ from their first word on. */
+static weft_generation *ask_about_boats(weft_runtime *rt, uint32_t i, bool logprobs) {
+  weft_generation *g = NULL;
+  weft_generate_params p;
+  char prompt[40], error[512] = "";
+  weft_generate_defaults(&p);
+  (void)snprintf(prompt, sizeof prompt, "%c boats and a blue ball", (char)('a' + i));
+  p.mode = WEFT_MODE_AUTOREGRESSIVE;
+  p.prompt.text = prompt;
+  p.prompt.n_text = strlen(prompt);
+  p.max_tokens = 6;
+  p.ignore_eos = p.has_seed = true;
+  p.sampling.logprobs = logprobs;
+  if (weft_submit(rt, &p, &g, error, sizeof error) != 0) fail_msg("%s", error);
+  return g;
+}
+
+/* All at once. */
 static void ask_all(weft_runtime *rt, said out[REPLICAS]) {
   weft_generation *g[REPLICAS];
-  char prompt[REPLICAS][40], error[512] = "";
-  for (uint32_t i = 0; i < REPLICAS; i++) {
-    weft_generate_params p;
-    weft_generate_defaults(&p);
-    (void)snprintf(prompt[i], sizeof prompt[i], "%c boats and a blue ball", (char)('a' + i));
-    p.mode = WEFT_MODE_AUTOREGRESSIVE;
-    p.prompt.text = prompt[i];
-    p.prompt.n_text = strlen(prompt[i]);
-    p.max_tokens = 6;
-    p.ignore_eos = p.has_seed = true;
-    if (weft_submit(rt, &p, &g[i], error, sizeof error) != 0) fail_msg("%s", error);
-  }
+  for (uint32_t i = 0; i < REPLICAS; i++) g[i] = ask_about_boats(rt, i, false);
   for (uint32_t i = 0; i < REPLICAS; i++) {
     weft_delta d;
     do {
@@ -639,17 +645,8 @@ static void make_generations(void *self, weft_device *device) {
 static void ask_with_logprobs(weft_runtime *rt, bool alone, said out[REPLICAS], double sum[REPLICAS]) {
   enum { AT_ONCE = 4 };
   weft_generation *g[AT_ONCE];
-  char prompt[AT_ONCE][40], error[512] = "";
   for (uint32_t i = 0; i < AT_ONCE; i++) {
-    weft_generate_params p;
-    weft_generate_defaults(&p);
-    (void)snprintf(prompt[i], sizeof prompt[i], "%c boats and a blue ball", (char)('a' + i));
-    p.mode = WEFT_MODE_AUTOREGRESSIVE;
-    p.prompt.text = prompt[i];
-    p.prompt.n_text = strlen(prompt[i]);
-    p.max_tokens = 6;
-    p.ignore_eos = p.has_seed = p.sampling.logprobs = true;
-    if (weft_submit(rt, &p, &g[i], error, sizeof error) != 0) fail_msg("%s", error);
+    g[i] = ask_about_boats(rt, i, true);
     if (alone || i + 1 == AT_ONCE)
       for (uint32_t k = alone ? i : 0; k <= i; k++) {
         weft_delta d;

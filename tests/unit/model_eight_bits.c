@@ -79,7 +79,7 @@ static void test_rows(void **state) {
     char said[200];
     add_matrix(&w, "blk.0.attn_q.weight", r->one);
     add_matrix(&w, "blk.0.ffn_up.weight", r->two);
-    add_matrix(&w, "token_embd.weight", WEFT_TYPE_Q8_0); /* the head is never of 8 bits, and its type says nothing */
+    add_matrix(&w, "token_embd.weight", WEFT_TYPE_Q8_0); /* the head is another question, and its type says nothing */
     if (r->norm != NULL) add_norm(&w, r->norm, r->outlier);
     weft_eight_bits facts = facts_of(&w, said, sizeof said);
     if (facts.fits != r->fits || strstr(said, r->said) == NULL) fail_msg("%s: %d, %s", r->what, facts.fits, said);

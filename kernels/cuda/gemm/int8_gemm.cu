@@ -76,7 +76,7 @@ static __device__ __forceinline__ uint64_t block_at(const gemm_weight &weight, u
 }
 
 /* Whether the weights of a dense product are so many that no cache keeps them from one item of rows to the next. */
-static __device__ __forceinline__ bool is_wide(const gemm_args &a) {
+static __host__ __device__ __forceinline__ bool is_wide(const gemm_args &a) {
   return a.jobs == NULL && pairs_of(a) >= WIDE_PAIRS;
 }
 
@@ -436,7 +436,7 @@ bool int8_gemm_takes(const gemm_args *args) {
   for (uint32_t w = 0; w < args->n_weights; w++)
     if (args->weight[w].int8_weights == NULL) return false;
   if (args->jobs != NULL) return args->job_rows == INT8_JOB_ROWS;
-  return args->n_rows >= (pairs_of(*args) >= WIDE_PAIRS ? INT8_MIN_ROWS_WIDE : INT8_MIN_ROWS);
+  return args->n_rows >= (is_wide(*args) ? INT8_MIN_ROWS_WIDE : INT8_MIN_ROWS);
 }
 
 bool int8_gemm_has_gated_epilogue(const gemm_args *args) {

@@ -2,9 +2,9 @@
 /* What head_stats and soft share: statistics per chunk of 512 tokens of the vocabulary, and the product of
  * probabilities with the embedding.
  *
- * Law (numerics). Rows go in groups of up to HEAD_ROWS; head_stats has the logits of one group at a time. Within a
- * chunk exponentials are relative to the largest allowed logit. The chunks of a row are merged in double, by one fixed
- * tree.
+ * Law (numerics). Rows go in groups of up to HEAD_ROWS, and of three times as many where the matrix has integers;
+ * head_stats has the logits of one group at a time. Within a chunk exponentials are relative to the largest allowed
+ * logit. The chunks of a row are merged in double, by one fixed tree.
  *
  * The soft row is a product of the tokens' weights with the embedding. The weight of a token is
  * e = 2^15 e^((logit - largest logit of the row) / temperature), rounded to the 16-bit type in which the embedding is

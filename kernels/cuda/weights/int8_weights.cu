@@ -66,8 +66,7 @@ int8_sections int8_sections_of(const weft_weight *weight) {
 
 uint64_t int8_weights_bytes(const weft_weight *weight, unsigned uses) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
-  bool logits = (uses & WEFT_USE_EMBED) != 0 && (uses & WEFT_USE_CANVASES) == 0;
-  if (type == NULL || logits || !w8a8_takes(type->held_as)) return 0;
+  if (type == NULL || weft_keeps_numbers(uses) || !w8a8_takes(type->held_as)) return 0;
   weft_weight held = *weight;
   held.type = type->held_as;
   int8_sections place = int8_sections_of(&held);

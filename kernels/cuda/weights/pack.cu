@@ -398,11 +398,10 @@ static uint64_t file_bytes_of(const weft_weight *weight) {
 /* F32 weights keep their file's layout; those whose rows are looked up or whose results are logits keep 16 bits, unless
  * they are logits of canvases. */
 static uint32_t layout_of(const cuda_device *d, const weft_weight *weight, unsigned uses) {
-  bool logits = (uses & WEFT_USE_EMBED) != 0, canvases = (uses & WEFT_USE_CANVASES) != 0;
   if (weight->type == WEFT_TYPE_F32) return 0;
-  if (!d->w8a8 || (logits && !canvases) || !w8a8_takes(weight->type)) return 1;
+  if (!d->w8a8 || weft_keeps_numbers(uses) || !w8a8_takes(weight->type)) return 1;
   uint32_t layout = d->base.info.integers ? (uint32_t)INT8_LAYOUT : (uint32_t)W8A8_LAYOUT;
-  return logits ? layout | WEFT_LAYOUT_CANVASES : layout;
+  return (uses & WEFT_USE_EMBED) != 0 ? layout | WEFT_LAYOUT_CANVASES : layout;
 }
 
 /* The layout of what lies in memory. */

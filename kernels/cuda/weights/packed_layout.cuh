@@ -30,8 +30,8 @@
  *               2 bits  [lane][row half][2 words of 16 elements]: 2 p at 2 p, 2 p + 1 at 16 + 2 p
  *             S3: 1 bit   [lane][row half][4 words of 4 bits in one]: bit i of each four is the third bit of word i
  *   scales     of 32    [lane][row half] (tail: [g][c / 2][row half]): f16; MXFP4: e8m0; Q5_1, H4: two f16 super
- *              [row] 16 bytes as in the file (Q6_K: the 16 scales, then [row] its f16; S4: the same with an
- *                       f32; Q2_K: the 16 bytes of scales and minima, then [row] its two f16)
+ *              [row] 16 bytes as in the file (Q6_K: the 16 scales, then [row] its f16; S4 and S3: the same
+ *                       with an f32; Q2_K: the 16 bytes of scales and minima, then [row] its two f16)
  *
  * Types share a packed layout where they differ only in what their codes stand for. A type also uses the layout of
  * another one with more bits: Q4_1 lies as Q5_1 does (packed_type).
