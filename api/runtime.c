@@ -334,7 +334,7 @@ static void write_plan(weft_runtime *rt) {
       weft_text_printf(t, "  group %u  %u layers, ", g, group->n_layers);
       weft_kv_group_print(&m->layout, g, t);
       if (group->state_pages > 0)
-        weft_text_printf(t, ", %.2f MiB for each sequence, and as much for each snapshot",
+        weft_text_printf(t, ", %.2f MiB for each sequence, twice while a step reaches a border, and for each snapshot",
                          mib_of(weft_kv_state_bytes(&info->kv)));
       else
         weft_text_printf(t, ", blocks of %u tokens, %s", group->block_tokens,

@@ -253,12 +253,14 @@ static void text_memory(const inspect_report *r, weft_text *out) {
   if (weft_kv_state_bytes(&r->geometry) > 0) {
     weft_text_puts(out, "\n  state of one sequence        ");
     put_bytes(out, weft_kv_state_bytes(&r->geometry));
-    weft_text_puts(out, ", and as much for each snapshot");
+    weft_text_puts(out, ", a second one while a step reaches a border, and as much for each snapshot");
   }
   if (inspect_border_bytes(r) > 0) {
     weft_text_puts(out, "\n  rows since a border          up to ");
     put_bytes(out, inspect_border_bytes(r));
-    weft_text_puts(out, " of one sequence, at a border none");
+    weft_text_puts(out, " of one sequence, at a border none, and ");
+    put_bytes(out, weft_kv_bytes_per_token(&r->geometry, false) - weft_kv_bytes_per_token(&r->geometry, true));
+    weft_text_puts(out, " for each row of a prompt in a step");
   }
   text_groups(r, out);
   text_contexts(r, out);

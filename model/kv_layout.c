@@ -617,8 +617,8 @@ uint64_t weft_kv_state_bytes(const weft_kv_geometry *geometry) {
   return n * shards_of(geometry);
 }
 
-uint64_t weft_kv_pages_held(const weft_kv_layout *layout, uint32_t n_tokens) {
-  uint64_t n = 0;
+uint64_t weft_kv_pages_held(const weft_kv_layout *layout, uint32_t n_tokens, uint32_t n_ahead) {
+  uint64_t n = 0, end = (uint64_t)n_tokens + n_ahead;
   uint32_t least = WEFT_BLOCK_TOKENS_MAX;
   for (uint32_t g = 0; g < layout->n_groups; g++)
     if (layout->group[g].block_tokens < least) least = layout->group[g].block_tokens;
@@ -626,9 +626,9 @@ uint64_t weft_kv_pages_held(const weft_kv_layout *layout, uint32_t n_tokens) {
     const weft_layer_group *group = &layout->group[g];
     uint32_t block = group->block_tokens;
     if (group->state_pages > 0)
-      n += n_tokens >= block ? group->state_pages : 0;
+      n += (uint64_t)group->state_pages * ((n_tokens >= block) + end / block - n_tokens / block);
     else
-      n += ((uint64_t)n_tokens + block - 1) / block - weft_layer_group_first(group, n_tokens / least * least) / block;
+      n += (end + block - 1) / block - weft_layer_group_first(group, n_tokens / least * least) / block;
   }
   return n;
 }

@@ -104,9 +104,10 @@ typedef struct weft_kv_layout {
 weft_kv_unit weft_kv_state_unit(const weft_kv_layout *layout, uint32_t set, uint32_t unit);
 /* Bytes of all states of one sequence at a border. */
 uint64_t weft_kv_state_bytes(const weft_kv_geometry *geometry);
-/* Pages that a sequence of n_tokens tokens holds between two steps. What its windows pass goes when a block of the
+/* Pages that a sequence of n_tokens tokens holds between two steps, while the rows of n_ahead more are in flight: their
+ * blocks and the states at borders that they reach are there besides. What its windows pass goes when a block of the
  * group with the smallest ones is full (scheduler/apply.c). */
-uint64_t weft_kv_pages_held(const weft_kv_layout *layout, uint32_t n_tokens);
+uint64_t weft_kv_pages_held(const weft_kv_layout *layout, uint32_t n_tokens, uint32_t n_ahead);
 /* Bytes of a set's rows in one block. */
 uint64_t weft_kv_rows_bytes(const weft_kv_rows *rows, uint32_t block_tokens);
 /* The rows of a group's first set; of a group of states none. */

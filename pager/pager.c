@@ -3,6 +3,8 @@
  * large for a counter is refused with the name of its field. */
 #include "pager/pager.h"
 
+#include <math.h>
+
 #include "base/memory.h"
 #include "pager/spill.h"
 
@@ -338,6 +340,27 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t 
     n_pages += group->layers.window != 0 && n_seen < n_blocks ? n_seen : n_blocks;
   }
   return n_pages > UINT32_MAX ? UINT32_MAX : (uint32_t)n_pages;
+}
+
+/* Between two borders every place is as likely as any other: so the rows since one are half of the most, and a second
+ * state is there for one step of each. */
+static double group_mean(const pager_group *group, uint32_t n_tokens) {
+  double block = group->layers.block_tokens, rows = group->layers.window, peak = (double)blocks_seen(group, 1);
+  uint64_t n_blocks = pager_blocks(group, n_tokens);
+  if (group->layers.state_pages != 0)
+    return n_blocks == 0 ? 0.0 : group->layers.state_pages * (n_blocks > 1 ? 1.0 + 1.0 / block : 1.0);
+  if (group->layers.window == 0) return (double)n_blocks;
+  if (group->layers.from_border && n_tokens >= group->layers.window) return (rows / block + 1.0) / 2.0;
+  return peak < (double)n_blocks ? peak : (double)n_blocks;
+}
+
+uint32_t weft_pager_pages_mean(const weft_pager *pager, uint32_t model, uint32_t n_tokens) {
+  WEFT_CHECK(model < pager->n_models);
+  double n_pages = 0.0;
+  for (uint32_t g = 0; g < pager->model[model].n_groups; g++)
+    n_pages += group_mean(&pager->model[model].group[g], n_tokens);
+  uint32_t peak = weft_pager_pages_for(pager, model, n_tokens, 1);
+  return n_pages < (double)peak ? (uint32_t)ceil(n_pages) : peak;
 }
 
 weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner) {

@@ -246,10 +246,10 @@ const weft_page *weft_pager_state(const weft_pager *pager, weft_seq seq, uint32_
  * block change when it is published twice, copied on write, or moved by a resize, and at no other time. */
 const weft_page *weft_pager_tables(const weft_pager *pager);
 
-/* The pages that reserve could obtain now: FREE + CACHED. */
-uint32_t weft_pager_headroom(const weft_pager *pager);
-/* The pages that a sequence of n_tokens of the model holds at its peak, with at most n_rows rows in flight. */
+uint32_t weft_pager_headroom(const weft_pager *pager); /* the pages that reserve could obtain now: FREE + CACHED */
+/* Pages that a sequence of n_tokens holds: at its peak with at most n_rows in flight; in the mean of steps of a row. */
 uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t n_tokens, uint32_t n_rows);
+uint32_t weft_pager_pages_mean(const weft_pager *pager, uint32_t model, uint32_t n_tokens);
 
 typedef struct weft_pager_stats {
   uint32_t n_pages, n_free, n_cached, n_pinned;

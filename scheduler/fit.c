@@ -22,8 +22,10 @@ uint32_t weft_fit_longest(const weft_engine *e, uint32_t lane, uint32_t n_rows, 
 }
 
 uint32_t weft_fit_room(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
-  return weft_policy_room(weft_pager_pages_for(e->pager, lane, n_tokens, 1), weft_fit_pages(e, lane, n_tokens),
-                          e->config.n_pages, e->config.running_max);
+  const weft_request_pages each = {.peak = weft_pager_pages_for(e->pager, lane, n_tokens, 1),
+                                   .mean = weft_pager_pages_mean(e->pager, lane, n_tokens),
+                                   .prompt = weft_fit_pages(e, lane, n_tokens)};
+  return weft_policy_room(&each, e->config.n_pages, e->config.running_max);
 }
 
 uint64_t weft_fit_tokens(const weft_engine *e, uint32_t lane) {

@@ -48,10 +48,12 @@ uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages) {
   return n_running < most ? n_running : most;
 }
 
-uint32_t weft_policy_room(uint64_t each, uint64_t last, uint32_t n_pages, uint32_t n_most) {
-  uint32_t n = 0;
-  while (n < n_most && n * each + last + weft_policy_margin(n, n_pages) <= n_pages) n++;
-  return n;
+uint32_t weft_policy_room(const weft_request_pages *each, uint32_t n_pages, uint32_t n_most) {
+  uint64_t n = 0;
+  while (n < n_most && (n + 1) * each->peak <= n_pages &&
+         n * each->mean + each->prompt + weft_policy_margin((uint32_t)n, n_pages) <= n_pages)
+    n++;
+  return (uint32_t)n;
 }
 
 uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work, uint32_t n_lanes,

@@ -49,9 +49,15 @@ bool weft_policy_is_due_before(const weft_candidate *a, const weft_candidate *b)
 /* Pages that must stay free when one more request is admitted, so that the running requests can take their next page
  * without a preemption. */
 uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages);
-/* How many requests, at most n_most, run at once in n_pages: each holds `each` pages, and one of them, in the middle of
- * a chunk of its prompt, `last`. */
-uint32_t weft_policy_room(uint64_t each, uint64_t last, uint32_t n_pages, uint32_t n_most);
+/* Pages of one request (pager.h): at its peak and in the mean while it decodes; at its peak in the middle of a chunk of
+ * its prompt. */
+typedef struct weft_request_pages {
+  uint32_t peak, mean, prompt;
+} weft_request_pages;
+
+/* How many requests, at most n_most, run at once in n_pages: all of them at their peak as they decode, and the last one
+ * in the middle of its prompt beside the others, which it may wait for until they hold no more than in the mean. */
+uint32_t weft_policy_room(const weft_request_pages *each, uint32_t n_pages, uint32_t n_most);
 
 /* Which lane's turn it is: of the lanes with work the one that has used least of the device, the next one in circular
  * order among equals; but `current` keeps its turn while it has work and is less than slice_us ahead of that lane. So

@@ -10,9 +10,9 @@
 
 /* ---- room ---- */
 
-/* Pages of a sequence, and of one in the middle of a chunk of its prompt. */
-static weft_status count_pages(const weft_file_facts *file, uint32_t n_tokens, uint32_t rows, uint32_t *each,
-                               uint32_t *last, weft_error *error) {
+/* Pages of a request that grows to n_tokens, as the server itself counts them (scheduler/fit.c). */
+static weft_status count_pages(const weft_file_facts *file, uint32_t n_tokens, uint32_t rows, weft_request_pages *each,
+                               weft_error *error) {
   weft_pager_model model = {.n_groups = file->layout.n_groups};
   weft_pager *pager = NULL;
   memcpy(model.group, file->layout.group, sizeof model.group);
@@ -25,8 +25,9 @@ static weft_status count_pages(const weft_file_facts *file, uint32_t n_tokens, u
                                     .hash_seed = 1};
   weft_status status = weft_pager_open(&config, &pager, error);
   if (status != WEFT_OK) return status;
-  *each = weft_pager_pages_for(pager, 0, n_tokens, 1);
-  *last = weft_pager_pages_for(pager, 0, n_tokens, rows);
+  *each = (weft_request_pages){.peak = weft_pager_pages_for(pager, 0, n_tokens, 1),
+                               .mean = weft_pager_pages_mean(pager, 0, n_tokens),
+                               .prompt = weft_pager_pages_for(pager, 0, n_tokens, rows)};
   weft_pager_close(pager);
   return WEFT_OK;
 }
@@ -44,14 +45,16 @@ static uint64_t reserve_of(const weft_file_facts *file, const plan_card *card) {
 
 static weft_status plan_room(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r,
                              weft_error *error) {
-  uint32_t each, last, rows = card->capability > 0 ? STEP_ROWS_CARD : STEP_ROWS_HOST;
-  weft_status status = count_pages(file, need->n_prompt + need->n_answer, rows, &each, &last, error);
+  weft_request_pages each;
+  uint32_t rows = card->capability > 0 ? STEP_ROWS_CARD : STEP_ROWS_HOST;
+  weft_status status = count_pages(file, need->n_prompt + need->n_answer, rows, &each, error);
   if (status != WEFT_OK) return status;
   r->page_bytes = file->layout.page_bytes;
-  r->user_bytes = (uint64_t)each * r->page_bytes;
-  uint64_t n_pages = (uint64_t)(need->users - 1) * each + last, margin = 0;
+  r->user_bytes = (uint64_t)each.peak * r->page_bytes;
+  uint64_t n_pages = (uint64_t)(need->users - 1) * each.mean + each.prompt, margin = 0;
+  if (n_pages < (uint64_t)need->users * each.peak) n_pages = (uint64_t)need->users * each.peak;
   while (n_pages + margin < UINT32_MAX &&
-         weft_policy_room(each, last, (uint32_t)(n_pages + margin), need->users) < need->users)
+         weft_policy_room(&each, (uint32_t)(n_pages + margin), need->users) < need->users)
     margin++;
   r->pool_bytes = (n_pages + margin) * r->page_bytes;
   r->kv_mib = (r->pool_bytes + (1 << 20) - 1) >> 20;
@@ -60,7 +63,7 @@ static weft_status plan_room(const weft_file_facts *file, const plan_card *card,
   r->room_bytes = card->memory_bytes > taken ? card->memory_bytes - taken : 0;
   uint64_t n_room = r->room_bytes / r->page_bytes;
   enum { STREAMS_MAX = 8192 };
-  r->streams = weft_policy_room(each, last, n_room < UINT32_MAX ? (uint32_t)n_room : UINT32_MAX, STREAMS_MAX);
+  r->streams = weft_policy_room(&each, n_room < UINT32_MAX ? (uint32_t)n_room : UINT32_MAX, STREAMS_MAX);
   r->fits = r->kv_mib << 20 <= r->room_bytes;
   return WEFT_OK;
 }

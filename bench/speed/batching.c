@@ -200,7 +200,7 @@ static int find_longest(batching_bench *b, uint64_t *bytes, uint32_t *running) {
   int code = open_pool(b, 0, 0);
   if (code != 0) return code;
   const weft_kv_layout *layout = &b->rt->model[0].layout;
-  *bytes = weft_kv_pages_held(layout, b->config->n_prompt + b->config->n_generate) * layout->page_bytes;
+  *bytes = weft_kv_pages_held(layout, b->config->n_prompt + b->config->n_generate, 0) * layout->page_bytes;
   *running = b->rt->options.running;
   weft_close(b->rt);
   return 0;

@@ -137,11 +137,14 @@ static bool hold_all(const weft_step_record *end, uint32_t n, const weft_load *l
   return n_canvas_rows == (uint64_t)n_canvases * canvas && n_decode_rows == n_decoding && n_others == 0;
 }
 
+bool weft_measure_overlaps(const weft_runtime *rt) {
+  return !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap;
+}
+
 /* Over how many steps the load is spread: where several devices have parts, steps that are computed at once hold other
  * requests. */
 static uint32_t count_rounds(const weft_runtime *rt, const weft_load *load) {
-  bool at_once = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap;
-  uint32_t n = at_once ? weft_split_stages(&rt->model[0].copy[0].split) : 1;
+  uint32_t n = weft_measure_overlaps(rt) ? weft_split_stages(&rt->model[0].copy[0].split) : 1;
   uint32_t n_all = load->n_parallel + load->n_canvases;
   return n < n_all ? n : n_all;
 }

@@ -28,6 +28,9 @@ typedef struct weft_measured {
 /* Tokens a second after the first ones; 0 where that took no time. */
 double weft_measured_rate(const weft_measured *measured);
 
+/* Whether a step is planned and submitted before the one before it has landed. */
+bool weft_measure_overlaps(const weft_runtime *runtime);
+
 /* Submits request `index` of a load. tokens: [n_prompt], room for its prompt, which is not needed afterwards. */
 int weft_measure_submit(weft_runtime *runtime, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
                         weft_generation **out);

@@ -7,8 +7,8 @@
  * predicted by a
  * 32nd until a run does not hold; if the first does not, they shrink until one does.
  *
- * One sequence alone is looked at after every step, too: the pages that it holds beside those that the layout says. On
- * a device with steps in flight it holds those of the next step besides. */
+ * One sequence alone is looked at after every step, too: the pages that it holds beside those that the layout says,
+ * which where steps are in flight counts those of the next row besides. */
 #include <jansson.h>
 
 #include "bench/lab/lab.h"
@@ -91,8 +91,8 @@ typedef struct held_pages {
   uint64_t least, most, seen_least, seen_most; /* in the steps of its answer */
 } held_pages;
 
-static void look_at_step(const weft_kv_layout *layout, uint32_t n_tokens, uint32_t n_pinned, held_pages *held) {
-  uint64_t n = weft_kv_pages_held(layout, n_tokens);
+static void look_at_step(const weft_runtime *rt, uint32_t n_tokens, uint32_t n_pinned, held_pages *held) {
+  uint64_t n = weft_kv_pages_held(&rt->model[0].layout, n_tokens, weft_measure_overlaps(rt) ? 1 : 0);
   if (held->n_steps == 0 || n < held->least) held->least = n;
   if (held->n_steps == 0 || n_pinned < held->seen_least) held->seen_least = n_pinned;
   if (n > held->most) held->most = n;
@@ -118,7 +118,7 @@ static int measure_sequence(const weft_lab_config *config, room_run *run, json_t
     bool of_others = n_tokens == 0 && step->n_prefill_rows == 0; /* the last step before may be counted late */
     if (step->number <= before.n_steps || of_others) continue;
     n_tokens += step->n_prefill_rows + step->n_decode_rows;
-    if (step->n_running == 1 && step->n_decode_rows == 1) look_at_step(layout, n_tokens, step->n_pages_pinned, &held);
+    if (step->n_running == 1 && step->n_decode_rows == 1) look_at_step(run->rt, n_tokens, step->n_pages_pinned, &held);
   }
   double mib = (double)layout->page_bytes / (1024.0 * 1024.0);
   if (!config->product.json) {

@@ -492,7 +492,7 @@ static uint32_t check_states(const weft_kv_geometry *g, const weft_kv_layout *la
 
 /* A sequence holds its keys, the state at its last border, and the rows since then: at a border none. */
 static void check_pages_held(const weft_kv_layout *layout) {
-  assert_int_equal(weft_kv_pages_held(layout, 0), 0);
+  assert_int_equal(weft_kv_pages_held(layout, 0, 0), 0);
   for (uint32_t n = 1; n < 300; n++) {
     uint64_t n_keys = 0, n_rows = 0, n_state = 0;
     for (uint32_t g = 0; g < layout->n_groups; g++) {
@@ -502,7 +502,7 @@ static void check_pages_held(const weft_kv_layout *layout) {
       for (uint32_t p = n / 64 * 64; p < n && group->from_border; p += group->block_tokens) n_rows += 1;
       if (n >= 64) n_state += group->state_pages;
     }
-    assert_int_equal(weft_kv_pages_held(layout, n), n_keys + n_rows + n_state);
+    assert_int_equal(weft_kv_pages_held(layout, n, 0), n_keys + n_rows + n_state);
     assert_true((n_rows == 0) == (n % 64 == 0));
   }
 }

@@ -97,6 +97,8 @@ static void the_last_border_has_a_state(void **state) {
   assert_int_equal(weft_pager_pages_for(pager, 0, 64, 64), 4 + 4 + K);
   assert_int_equal(weft_pager_pages_for(pager, 0, 640, 1), 40 + 4 + 2 * K);
   assert_int_equal(weft_pager_pages_for(pager, 0, 640, 2), 40 + 5 + 3 * K);
+  assert_int_equal(weft_pager_pages_mean(pager, 0, 63), 4 + 4);
+  assert_int_equal(weft_pager_pages_mean(pager, 0, 640), 40 + 3 + K + 2); /* 2.5 of 4, and a 64th of a second state */
   kit_end(pager, r.seq);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The engine short of memory: the exact edge of what fits, preemption, priority, order of
  * admission, shared prefixes. */
+#include "model/kv_layout.h"
 #include "pager/records.h"
 #include "scheduler/check.h"
 #include "scheduler/cost.h"
@@ -280,6 +281,85 @@ static void what_is_predicted_has_room(void **state) {
   }
 }
 
+/* Keys, rows since the last border in many groups, and a state of many pages: as Qwen3.5 keeps them. */
+static void plan_states(uint32_t n_pages, bool overlap) {
+  plan_world();
+  w.fake[0].model.n_canvas = 0;
+  w.fake[0].model.n_groups = 5;
+  w.fake[0].model.group[0] = (weft_layer_group){.block_tokens = 8};
+  for (uint32_t g = 1; g < 4; g++)
+    w.fake[0].model.group[g] = (weft_layer_group){.block_tokens = 2, .window = 8, .from_border = true};
+  w.fake[0].model.group[4] = (weft_layer_group){.block_tokens = 8, .state_pages = 6};
+  w.config.rows_per_step = 64;
+  w.config.n_pages = n_pages;
+  w.config.overlap = overlap;
+}
+
+/* The most requests that ran at once to their end. */
+static uint32_t most_at_once(uint32_t n_pages, bool overlap, uint32_t *predicted) {
+  uint32_t held = 0;
+  for (uint32_t n = 1; n <= 8; n++) {
+    plan_states(n_pages, overlap);
+    open_world();
+    *predicted = weft_engine_room(w.engine, 0, CONTEXT);
+    uint32_t n_answer = 4 + 2 * n * CONTEXT / w.config.rows_per_step, most = 0;
+    weft_request *r[8];
+    for (uint32_t i = 0; i < n; i++) {
+      weft_request_params p = ask(false, CONTEXT - n_answer, n_answer);
+      p.domain.low = i; /* each has its own blocks */
+      r[i] = submit(&p);
+    }
+    while (!weft_engine_idle(w.engine)) {
+      assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_OK);
+      if (stats().n_running > most) most = stats().n_running;
+    }
+    if (stats().n_preemptions == 0 && most == n) held = n;
+    release_all(r, n);
+    (void)close_world(NULL);
+  }
+  return held;
+}
+
+/* As many as predicted run to their end, and at most one more: states and rows since a border are counted as they are
+ * held, not all of them at their most beside a chunk of a prompt. */
+static void what_is_predicted_of_states_has_room(void **state) {
+  (void)state;
+  for (uint32_t n_pages = 140; n_pages <= 280; n_pages += 20) {
+    for (uint32_t overlap = 0; overlap < 2; overlap++) {
+      uint32_t predicted, held = most_at_once(n_pages, overlap == 1, &predicted);
+      if (held < predicted || held > predicted + 1)
+        fail_msg("%u pages, overlap %u: %u predicted, %u ran", n_pages, overlap, predicted, held);
+    }
+  }
+}
+
+/* After each step of an answer the pool has what the layout says, with the row of the next step where that is in
+ * flight: while it reaches a border both states are there. */
+static void a_state_is_held_twice_while_a_row_reaches_a_border(void **state) {
+  (void)state;
+  for (uint32_t overlap = 0; overlap < 2; overlap++) {
+    plan_states(200, overlap == 1);
+    open_world();
+    weft_kv_layout layout = {.n_groups = w.fake[0].model.n_groups};
+    memcpy(layout.group, w.fake[0].model.group, sizeof layout.group);
+    weft_request_params p = ask(false, 20, 50);
+    weft_request *r = submit(&p);
+    weft_step_record record[64];
+    uint32_t n_tokens = 0, n_twice = 0;
+    while (!weft_engine_idle(w.engine)) step(1);
+    uint32_t n = weft_engine_get_steps(w.engine, record, 64);
+    for (uint32_t i = 0; i < n && record[i].n_running == 1; i++) {
+      n_tokens += record[i].n_prefill_rows + record[i].n_decode_rows;
+      assert_int_equal(record[i].n_pages_pinned, weft_kv_pages_held(&layout, n_tokens, overlap));
+      n_twice += overlap == 1 && n_tokens % 8 == 7;
+    }
+    assert_int_equal(n_tokens, 20 + 48);
+    assert_int_equal(n_twice, overlap * 6);
+    release_all(&r, 1);
+    (void)close_world(NULL);
+  }
+}
+
 /* All pages are held from outside: the request that decodes has no rows. Nothing was set aside for a waiter, since there
  * is none, so the turn makes no second plan. */
 static void no_second_plan_without_a_waiter(void **state) {
@@ -373,6 +453,8 @@ int main(void) {
                                      TEST(a_preempted_canvas_resumes_at_its_step),
                                      TEST(what_was_evicted_comes_back),
                                      TEST(what_is_predicted_has_room),
+                                     TEST(what_is_predicted_of_states_has_room),
+                                     TEST(a_state_is_held_twice_while_a_row_reaches_a_border),
                                      TEST(no_second_plan_without_a_waiter),
                                      TEST(what_a_turn_leaves_over_is_named),
                                      TEST(the_first_in_rank_gives_way_for_a_slot)};
