@@ -70,6 +70,8 @@ typedef struct line_of_servers {
   char where[320];  /* what both must be given */
   int taken_by;     /* its process, once it has taken over; 0: none has */
   weft_server *server;
+  weft_runtime *runtime;
+  int owner;         /* readable once the owner of mapped weights has ended; -1: none, or the log has said it */
   bool weights_gone; /* with their owner, and nothing may compute with them */
 } line_of_servers;
 
@@ -86,28 +88,33 @@ static void hear_before(line_of_servers *line) {
   line->link = -1;
 }
 
+/* When the owner of mapped weights has ended, the log says so, once. */
+static void look_at_owner(line_of_servers *line) {
+  struct pollfd look = {.fd = line->owner, .events = POLLIN};
+  if (poll(&look, 1, 0) <= 0) return;
+  (void)weft_degraded(line->runtime); /* writes the line */
+  line->weights_gone = weft_unwell(line->runtime) != NULL;
+  line->owner = -1;
+}
+
 /* While this server ends: the one before may still tell something, and the next one is told what came. */
 static void turn_line(line_of_servers *line) {
   struct pollfd before = {.fd = line->link, .events = POLLIN};
   if (poll(&before, 1, 0) > 0) hear_before(line);
   hand_over_tell_more(line->next, false);
+  look_at_owner(line);
 }
 
-/* The number of the next signal, or 0: another server has taken over, or the weights are gone. When the owner of mapped
- * weights ends meanwhile, the log says so, once. */
-static int wait_news(weft_runtime *rt, weft_server *server, int *owner, line_of_servers *line) {
+/* The number of the next signal, or 0: another server has taken over, or the weights are gone. */
+static int wait_news(weft_runtime *rt, weft_server *server, line_of_servers *line) {
   int number = 0;
   while (number == 0 && line->taken_by == 0 && !line->weights_gone) {
     struct pollfd look[4] = {{.fd = signal_pipe[0], .events = POLLIN},
-                             {.fd = *owner, .events = POLLIN},
+                             {.fd = line->owner, .events = POLLIN},
                              {.fd = hand_over_descriptor(line->next), .events = POLLIN},
                              {.fd = line->link, .events = POLLIN}};
     int pid;
-    if (poll(look, 4, -1) > 0 && look[1].revents != 0) {
-      (void)weft_degraded(rt); /* writes the line */
-      line->weights_gone = weft_unwell(rt) != NULL;
-      *owner = -1;
-    }
+    if (poll(look, 4, -1) > 0 && look[1].revents != 0) look_at_owner(line);
     if (look[3].revents != 0) hear_before(line);
     if (look[2].revents != 0 && hand_over_hear(line->next, rt, server, &pid)) line->taken_by = pid;
     number = wait_signal(0);
@@ -119,22 +126,25 @@ static bool ends_server(int number) {
   return number == SIGTERM || number == SIGINT;
 }
 
-/* True when a signal to end came. */
+/* True when a signal to end came, or the weights went. */
 static bool wait_idle(weft_server *server, line_of_servers *line, uint64_t ms) {
   uint64_t until = weft_clock_us() + ms * 1000u;
+  bool gone = line->weights_gone;
   while (!weft_server_idle(server) && weft_clock_us() < until) {
     int number = wait_signal(LOOK_MS);
     turn_line(line);
-    if (ends_server(number)) return true;
+    if (ends_server(number) || line->weights_gone != gone) return true;
   }
   return false;
 }
 
 /* Routers look at /health now and then, and send requests until they saw that this server leaves. A signal to end makes
- * it short. */
-static void tell_leaving(const weft_config *config, weft_server *server) {
+ * it short, as does the end of the weights; at_once: that signal has come. */
+static void tell_leaving(const weft_config *config, weft_server *server, line_of_servers *line, bool at_once) {
   uint64_t until = weft_clock_us() + (uint64_t)config->lame_duck_seconds * 1000000u;
+  bool gone = line->weights_gone;
   weft_server_leave(server);
+  if (at_once) return;
   if (config->lame_duck_seconds > 0 && !config->quiet)
     weft_cli_say(
         STDERR_FILENO,
@@ -142,7 +152,8 @@ static void tell_leaving(const weft_config *config, weft_server *server) {
         config->lame_duck_seconds);
   while (weft_clock_us() < until) {
     int number = wait_signal(LOOK_MS);
-    if (ends_server(number)) return;
+    look_at_owner(line);
+    if (ends_server(number) || line->weights_gone != gone) return;
   }
 }
 
@@ -296,7 +307,7 @@ static void answer_the_rest(const weft_config *config, weft_server *server, line
   weft_log(WEFT_LOG_NOTICE, "process %d has taken over; this one answers what it has, and ends", line->taken_by);
   uint64_t until = weft_clock_us() + (uint64_t)config->drain_seconds * 1000000u;
   while (weft_server_connections(server) > 0 && (!weft_server_idle(server) || weft_clock_us() < until)) {
-    if (ends_server(wait_signal(LOOK_MS))) return;
+    if (ends_server(wait_signal(LOOK_MS)) || line->weights_gone) return;
     turn_line(line);
   }
 }
@@ -315,19 +326,24 @@ static void drain_server(const weft_config *config, weft_server *server, line_of
   (void)wait_idle(server, line, CANCEL_MS);
 }
 
-/* Without weights: what runs ends with an error, and what comes is refused. */
-static void end_all(weft_server *server, line_of_servers *line) {
+/* Without weights: what runs ends with an error, and what comes is refused. True when a signal to end came meanwhile:
+ * nothing is left that could be waited for then. */
+static bool end_all(weft_server *server, line_of_servers *line) {
   weft_server_drain(server);
   weft_server_cancel(server);
-  (void)wait_idle(server, line, CANCEL_MS);
+  bool asked = wait_idle(server, line, CANCEL_MS);
+  if (asked) (void)wait_idle(server, line, CANCEL_MS);
+  return asked;
 }
 
 static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft_server *server,
                                const read_again *files, workplace *place, line_of_servers *line) {
-  int owner = weft_runtime_owner(rt), number = 0;
+  int number = 0;
+  line->runtime = rt;
+  line->owner = weft_runtime_owner(rt);
   tell_manager("READY=1");
   while (!ends_server(number) && line->taken_by == 0 && !line->weights_gone) {
-    number = wait_news(rt, server, &owner, line);
+    number = wait_news(rt, server, line);
     if (number == SIGUSR2) start_successor(line);
     if (number != SIGHUP) continue;
     (void)notify_reloading(); /* READY=1 says when it is over */
@@ -337,10 +353,12 @@ static void serve_until_signal(const weft_config *config, weft_runtime *rt, weft
   if (line->taken_by != 0) {
     answer_the_rest(config, server, line);
   } else {
-    if (line->weights_gone) end_all(server, line);
+    /* The signal that ended the wait may have come with the owner's end, or while all was ended. */
+    bool at_once = line->weights_gone && (end_all(server, line) || ends_server(number));
     tell_manager("STOPPING=1");
-    tell_leaving(config, server);
+    tell_leaving(config, server, line, at_once);
   }
+  if (line->weights_gone) (void)end_all(server, line); /* maybe they went meanwhile */
   drain_server(config, server, line);
   hand_over_tell_more(line->next, true);
 }
@@ -385,7 +403,7 @@ static weft_status wait_for_before(const weft_config *config, line_of_servers *l
 
 static weft_status begin_line(const weft_config *config, line_of_servers *line, weft_server_options *where,
                               weft_error *error) {
-  *line = (line_of_servers){.link = -1};
+  *line = (line_of_servers){.link = -1, .owner = -1};
   if (config->take_over_after && config->take_over == NULL)
     return weft_fail(error, WEFT_E_INVALID, "--take-over-after: --take-over SOCKET says from whom");
   if (config->take_over == NULL) return WEFT_OK;

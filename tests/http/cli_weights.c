@@ -295,6 +295,30 @@ static void workers_by_name_end_with_a_killed_owner(void **state) {
   free(wanted);
 }
 
+static void check_ended_unwell(program *p) {
+  int how = await_end(p, 0, rest, sizeof rest);
+  assert_true(WIFEXITED(how) && WEXITSTATUS(how) != 0);
+  if (strstr(rest, "holds no longer, so it ends") == NULL) fail_msg("%s", rest);
+}
+
+/* One SIGTERM is enough, before the owner's end or in the same moment: nothing is left to wait for. */
+static void told_to_end_and_without_weights(void **state) {
+  (void)state;
+  const char *const *how = MORE("-m", DEMO_AR_MODEL, "--weights", path, "--lame-duck-seconds", "600");
+  program owner = start_owner(MORE("-m", DEMO_AR_MODEL, "--transport", "ipc"));
+  program leaving = start_server(how), stopped = start_server(how);
+  assert_int_equal(kill(leaving.pid, SIGTERM), 0);
+  talk_answer a = talk_ask(leaving.port, "GET", "/readyz", "");
+  for (; a.code == 200; a = talk_ask(leaving.port, "GET", "/readyz", "")) talk_answer_free(&a);
+  talk_answer_free(&a);
+  assert_int_equal(kill(stopped.pid, SIGSTOP), 0);
+  assert_true(WIFSIGNALED(await_end(&owner, SIGKILL, rest, sizeof rest)));
+  assert_int_equal(kill(stopped.pid, SIGTERM), 0);
+  assert_int_equal(kill(stopped.pid, SIGCONT), 0);
+  check_ended_unwell(&leaving);
+  check_ended_unwell(&stopped);
+}
+
 /* Layers on each of several devices, and parts of each layer on all: the bits of one device. */
 static void several_devices_have_one_owner(void **state) {
   (void)state;
@@ -595,6 +619,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_killed_worker_harms_nobody, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(workers_outlive_a_killed_owner, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(workers_by_name_end_with_a_killed_owner, open_folder, close_folder),
+      cmocka_unit_test_setup_teardown(told_to_end_and_without_weights, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(several_devices_have_one_owner, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(a_stranger_is_not_believed, open_folder, close_folder),
       cmocka_unit_test_setup_teardown(ends_with_its_parent, open_folder, close_folder),
