@@ -331,28 +331,16 @@ static void forget_dropped(const taking *t, weft_kept_file *file) {
   }
 }
 
-/* The k-th of n pages of the file that are measured. */
-static uint32_t find_measured(const keep_index *x, uint32_t k, uint32_t n) {
-  return (uint32_t)((uint64_t)k * x->n_slots / n);
-}
-
-/* Reads some of the pages, all asked for at once as the pages of a prefix are, so that the engine knows before its
- * first request what reading them costs; a page that is damaged says as much. */
+/* Reads some of the pages as those of a prefix are read, so that the engine knows before its first request what that
+ * costs. */
 static void measure_file(weft_runtime *rt, uint32_t r, const keep_index *x) {
-  const uint32_t n = x->n_slots < MEASURED_PAGES ? x->n_slots : MEASURED_PAGES;
-  void *page = n == 0 ? NULL : weft_alloc_aligned((size_t)rt->page_bytes, WEFT_KEPT_UNIT);
-  if (page == NULL) return; /* the engine guesses */
-  uint64_t began = weft_clock_us();
-  for (uint32_t i = 0; i < n; i++) weft_kept_file_ahead(rt->keep->cache[r].file, x->slot[find_measured(x, i, n)]);
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t k = find_measured(x, i, n);
-    (void)weft_kept_file_get(rt->keep->cache[r].file, x->slot[k], x->sum[k], page);
-  }
-  double page_us = (double)(weft_clock_us() - began) / n;
+  uint32_t slot[MEASURED_PAGES], n = x->n_slots < MEASURED_PAGES ? x->n_slots : MEASURED_PAGES;
+  for (uint32_t i = 0; i < n; i++) slot[i] = x->slot[(uint64_t)i * x->n_slots / n];
+  double page_us = weft_kv_file_measure(rt->store[r]->file, slot, n);
   weft_engine_expect_file(weft_replicas_at(rt->replicas, r), page_us);
-  weft_log(WEFT_LOG_NOTICE, "kept prefixes: the file gives %.0f MB/s (%u pages of %.0f kB at once)",
+  if (page_us == 0) return; /* the engine guesses */
+  weft_log(WEFT_LOG_NOTICE, "kept prefixes: the file gives %.0f MB/s (%u pages of %.0f kB, several at once)",
            (double)rt->page_bytes / page_us, n, (double)rt->page_bytes / 1e3);
-  weft_free(page);
 }
 
 /* At the start: the pages stay where they are. */

@@ -9,8 +9,8 @@ seconds [300] it ends with exit code 3, what it has started with it, and says wh
       loads the module (bench_device_start). Goal: at most 0.5 s beyond that. Of each kind the server's own word for where the time
       before its first request went.
   bench/restarts.py kept    -p BUILD -m MODEL [-b BACKEND] [-n TOKENS] [-f FILE] [-- OPTION...]
-      a prompt of TOKENS tokens, computed; then after a restart with --keep, read from FILE [/tmp/weft.kept]. Beside it a plain read of
-      as many bytes of the file. Both after the file has left the page cache.
+      a prompt of TOKENS tokens, computed; then after a restart with --keep, read from FILE [/tmp/weft.kept]. Beside it plain reads of
+      as many bytes of the file, 4 MiB at a time around the page cache, and by six threads. All after the file has left the page cache.
   bench/restarts.py upgrade -p BUILD -m MODEL [-b BACKEND] [-n STREAMS] [-k TOKENS] [-- OPTION...]
       STREAMS [64] streams of TOKENS [256] tokens while a second server takes over with the same weights: how many had the tokens of
       before, how many of them still ran when the second one was ready, the longest time without a token, and a request that was sent
@@ -191,19 +191,29 @@ def drop_from_cache(path):
     os.close(fd)
 
 
-def plain_read(path, n):
-    """Seconds for n bytes from the file's beginning, around the page cache where the file system allows it, 4 MiB at a time."""
+def plain_read(path, n, n_threads):
+    """Bytes a second of n bytes from the file's beginning, 4 MiB at a time: of one thread around the page cache where the file system allows it."""
     import mmap
-    room = mmap.mmap(-1, 4 << 20)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        fd = os.open(path, os.O_RDONLY | (os.O_DIRECT if n_threads == 1 else 0))
     except OSError:
         fd = os.open(path, os.O_RDONLY)
-    began, at = time.monotonic(), 0
-    while at < n and (got := os.preadv(fd, [room], at)) > 0:
-        at += got
+    places, got = iter(range(0, n, 4 << 20)), [0] * n_threads
+
+    def read(i):
+        room = mmap.mmap(-1, 4 << 20)
+        for at in places:
+            got[i] += os.preadv(fd, [room], at)
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(n_threads)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - began
     os.close(fd)
-    return time.monotonic() - began, at
+    drop_from_cache(path)
+    return round(sum(got) / seconds / 1e6, 1)
 
 
 def metric(port, name):
@@ -232,11 +242,11 @@ def kept():
         server.end()
         rows[name]["end_s"] = round(time.monotonic() - began, 3)
         drop_from_cache(args.file)
-    seconds, plain = plain_read(args.file, int(rows["read"]["bytes_read"]) or 256 << 20)  # nothing was worth reading: how fast it would have been
+    n_read = int(rows["read"]["bytes_read"]) or 256 << 20  # nothing was worth reading: how fast it would have been
+    plain = {f"plain_read_{k}_mb_s": plain_read(args.file, n_read, k) for k in (1, 6)}
     os.unlink(args.file)
     rate = rows["read"]["bytes_read"] / rows["read"]["seconds"]
-    return {"tokens": n, **rows, "equal": rows["computed"].pop("text") == rows["read"].pop("text"), "read_mb_s": round(rate / 1e6, 1),
-            "plain_read_mb_s": round(plain / seconds / 1e6, 1) if seconds > 0 else None}
+    return {"tokens": n, **rows, "equal": rows["computed"].pop("text") == rows["read"].pop("text"), "read_mb_s": round(rate / 1e6, 1), **plain}
 
 
 def upgrade():

@@ -323,10 +323,6 @@ bool weft_kept_file_put(weft_kept_file *f, uint32_t slot, const void *page, uint
   return pass_all(f, (char *)(uintptr_t)page, f->page_bytes, slots_end(f, slot), true);
 }
 
-void weft_kept_file_ahead(const weft_kept_file *f, uint32_t slot) {
-  (void)posix_fadvise(f->slots.fd, (off_t)slots_end(f, slot), (off_t)f->page_bytes, POSIX_FADV_WILLNEED);
-}
-
 bool weft_kept_file_get(weft_kept_file *f, uint32_t slot, uint64_t sum, void *page) {
   return pass_all(f, page, f->page_bytes, slots_end(f, slot), false) &&
          weft_kv_page_sum(page, f->page_bytes, slot) == sum;

@@ -56,8 +56,6 @@ const weft_kv_place_of_slots *weft_kept_file_slots(const weft_kept_file *file);
 const weft_kv_file_io *weft_kept_file_io(const weft_kept_file *file);
 /* Writes a page into a slot that nothing else writes now; *sum: its checksum, for the index. False: errno says why. */
 bool weft_kept_file_put(weft_kept_file *file, uint32_t slot, const void *page, uint64_t *sum);
-/* Says that it will be read soon. */
-void weft_kept_file_ahead(const weft_kept_file *file, uint32_t slot);
 /* Reads it. False: it cannot be read, or has not this checksum. */
 bool weft_kept_file_get(weft_kept_file *file, uint32_t slot, uint64_t sum, void *page);
 /* What was there of these slots is given back to the disk. A disk that cannot is no error. */

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Two rings of moves, up and down, with four marks each, which only rise:
+/* Two rings of moves, up and down, with five marks each, which only rise:
  *
- *   told <= ended <= started <= added          added - told <= moves_max
+ *   told <= ended <= taken <= started <= added          added - told <= moves_max
  *
- * [ended, started) is the file's thread's, the rest the engine thread's; marks but `added` are under the mutex. */
+ * [ended, started) is the file's threads', the rest the engine thread's; marks but `added` are under the mutex. Of
+ * [ended, taken) each move is one thread's, or done while an earlier one is not. */
 #include "model/kv_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,6 +23,10 @@
 #include "base/memory.h"
 #include "base/threads.h"
 
+/* One page after another would leave the disk idle while each is looked at, and disks give several reads at once faster
+ * than one by one. */
+enum { N_THREADS = 6 };
+
 /* How a move ends. */
 typedef enum outcome { DONE, WRITE_FAILED, READ_FAILED, DAMAGED, LOST, N_OUTCOMES } outcome;
 
@@ -28,12 +34,13 @@ typedef struct move {
   weft_copy_end end;
   uint64_t number; /* from 0, of both kinds */
   bool lost;       /* its host memory is not what it should be */
+  bool done;       /* the mutex's */
 } move;
 
 typedef struct ring {
   move *move; /* [moves_max] */
-  uint64_t n_added, n_started, n_ended, n_told;
-  uint64_t n_ahead; /* up: what these read was said before; the file's thread's */
+  uint64_t n_added, n_started, n_taken, n_ended, n_told;
+  uint64_t heard_us; /* when one of them was done last */
 } ring;
 
 struct weft_kv_file {
@@ -41,17 +48,19 @@ struct weft_kv_file {
   weft_kv_file_io io;
   int fd;
   uint64_t begin, stride;
-  uint64_t *checksum;          /* [n_slots]; the file's thread's */
-  bool *filled;                /* [n_slots] */
-  bool told[N_OUTCOMES];       /* of an outcome, in the log */
-  uint64_t n_added, n_allowed; /* engine thread */
-  pthread_t thread;
-  bool has_thread, borrows; /* borrows: the descriptor is another's */
+  uint64_t *checksum;            /* [n_slots]; that of a slot is of the thread whose move has it */
+  bool *filled;                  /* [n_slots] */
+  _Atomic bool told[N_OUTCOMES]; /* of an outcome, in the log */
+  uint64_t n_added, n_allowed;   /* engine thread */
+  pthread_t thread[N_THREADS];
+  uint32_t n_threads;
+  bool borrows; /* the descriptor is another's */
   pthread_mutex_t mutex;
   pthread_cond_t changed, moved;
   /* under the mutex */
   ring up, down;
-  bool stop, gone, moves; /* gone: weft_kv_file_let_go was called; moves: the thread reads or writes */
+  bool stop, gone, sinks; /* gone: weft_kv_file_let_go was called; sinks: a thread writes */
+  uint32_t n_moving;      /* threads that read or write */
   void (*notify)(void *self);
   void *notify_self;
   uint64_t n_outcomes[N_OUTCOMES], n_bytes_written, n_bytes_read;
@@ -67,11 +76,6 @@ static int64_t system_write(void *self, int fd, const void *from, uint64_t n_byt
 static int64_t system_read(void *self, int fd, void *to, uint64_t n_bytes, uint64_t at) {
   (void)self;
   return pread(fd, to, n_bytes, (off_t)at);
-}
-
-static void system_ahead(void *self, int fd, uint64_t n_bytes, uint64_t at) {
-  (void)self;
-  (void)posix_fadvise(fd, (off_t)at, (off_t)n_bytes, POSIX_FADV_WILLNEED);
 }
 
 /* All of its room is taken now, where the file system can; elsewhere a write may find none. */
@@ -117,8 +121,7 @@ weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **
   weft_kv_file *f = weft_alloc(1, sizeof *f);
   if (f == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory", config->path);
   f->config = *config;
-  f->io = config->io != NULL ? *config->io
-                             : (weft_kv_file_io){.write = system_write, .read = system_read, .ahead = system_ahead};
+  f->io = config->io != NULL ? *config->io : (weft_kv_file_io){.write = system_write, .read = system_read};
   f->fd = -1;
   (void)pthread_mutex_init(&f->mutex, NULL);
   (void)pthread_cond_init(&f->changed, NULL);
@@ -132,10 +135,12 @@ weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **
           ? weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for %u slots", config->path, config->n_slots)
           : make_file(f, error);
   f->config.path = NULL;
-  if (status == WEFT_OK) {
+  while (status == WEFT_OK && f->n_threads < N_THREADS) {
     weft_error why = {{0}};
-    f->has_thread = weft_threads_start(&f->thread, move_loop, f, &why) == WEFT_OK;
-    if (!f->has_thread) status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: %s", config->path, why.text);
+    if (weft_threads_start(&f->thread[f->n_threads], move_loop, f, &why) == WEFT_OK)
+      f->n_threads += 1;
+    else
+      status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: %s", config->path, why.text);
   }
   if (status != WEFT_OK) {
     weft_kv_file_close(f);
@@ -149,9 +154,9 @@ void weft_kv_file_close(weft_kv_file *f) {
   if (f == NULL) return;
   (void)pthread_mutex_lock(&f->mutex);
   f->stop = true;
-  (void)pthread_cond_signal(&f->changed);
+  (void)pthread_cond_broadcast(&f->changed);
   (void)pthread_mutex_unlock(&f->mutex);
-  if (f->has_thread) (void)pthread_join(f->thread, NULL);
+  for (uint32_t i = 0; i < f->n_threads; i++) (void)pthread_join(f->thread[i], NULL);
   if (f->fd >= 0 && !f->borrows) (void)close(f->fd);
   (void)pthread_mutex_destroy(&f->mutex);
   (void)pthread_cond_destroy(&f->changed);
@@ -163,7 +168,7 @@ void weft_kv_file_close(weft_kv_file *f) {
   weft_free(f);
 }
 
-/* ---- the file's thread ----------------------------------------------------------------------------------- */
+/* ---- the file's threads ---------------------------------------------------------------------------------- */
 
 /* All bytes, however many calls it takes. A call that moves nothing is the end. */
 static bool write_all(weft_kv_file *f, const char *from, uint64_t n_bytes, uint64_t at) {
@@ -220,52 +225,48 @@ static void tell_of(weft_kv_file *f, outcome how) {
                                                [READ_FAILED] = "cannot be read",
                                                [DAMAGED] = "gives back other bytes than it was given"};
   int why = errno;
-  if (what[how] == NULL || f->told[how]) return;
-  f->told[how] = true;
+  if (what[how] == NULL || atomic_exchange(&f->told[how], true)) return;
   weft_log(WEFT_LOG_WARN, "the spill file %s%s%s; what it loses is computed again, and counted from now on", what[how],
            how == DAMAGED ? "" : ": ", how == DAMAGED ? "" : strerror(why));
 }
 
-enum { AHEAD_BYTES = 16 << 20, AHEAD_PAGES = 32 };
+/* Which ring has a move that may begin: those from the file first, of those to it one at a time. NULL: none. The mutex
+ * is held. */
+static ring *find_ring(weft_kv_file *f) {
+  if (f->up.n_taken < f->up.n_started) return &f->up;
+  return f->down.n_taken < f->down.n_started && !f->sinks ? &f->down : NULL;
+}
 
-/* Where the pages lie that the next moves will read and nobody spoke of yet: a page at a time would leave the disk idle
- * while its bytes are looked at. The mutex is held. */
-static uint32_t find_ahead(weft_kv_file *f, uint64_t out[AHEAD_PAGES]) {
-  ring *q = &f->up;
-  uint64_t n_most = AHEAD_BYTES / f->config.page_bytes, end;
-  uint32_t n = 0;
-  n_most = n_most < 2 ? 2 : n_most < AHEAD_PAGES ? n_most : AHEAD_PAGES;
-  end = q->n_ended + n_most < q->n_started ? q->n_ended + n_most : q->n_started;
-  if (q->n_ahead < q->n_ended) q->n_ahead = q->n_ended;
-  for (; q->n_ahead < end; q->n_ahead++) {
-    const move *m = &q->move[q->n_ahead % f->config.moves_max];
-    if (!m->lost) out[n++] = place_of(f, m->end.copy.from);
-  }
-  return n;
+/* The time of a move is what of it passed after the one that was done before, so that the sum is the time in which the
+ * disk was asked, however many it was asked for at once. The mutex is held. */
+static void end_move(weft_kv_file *f, ring *q, move *m, outcome how, uint64_t began_us) {
+  uint64_t now = weft_clock_us();
+  m->end.ok = how == DONE;
+  m->end.us = now - (q->heard_us > began_us ? q->heard_us : began_us);
+  m->done = true;
+  q->heard_us = now;
+  f->n_outcomes[how] += 1;
+  if (how == DONE) *(q == &f->up ? &f->n_bytes_read : &f->n_bytes_written) += f->config.page_bytes;
+  while (q->n_ended < q->n_taken && q->move[q->n_ended % f->config.moves_max].done) q->n_ended += 1;
 }
 
 /* The mutex is held before and after. */
 static void make_move(weft_kv_file *f, ring *q) {
-  move *m = &q->move[q->n_ended % f->config.moves_max];
+  move *m = &q->move[q->n_taken++ % f->config.moves_max];
   const weft_page_copy *copy = &m->end.copy;
   bool up = q == &f->up;
-  uint64_t ahead[AHEAD_PAGES];
   if (f->gone) m->lost = true;
-  f->moves = !m->lost;
-  uint32_t n_ahead = up && f->io.ahead != NULL && !m->lost ? find_ahead(f, ahead) : 0;
+  f->sinks = f->sinks || !up;
+  f->n_moving += 1;
   (void)pthread_mutex_unlock(&f->mutex);
-  for (uint32_t i = 0; i < n_ahead; i++) f->io.ahead(f->io.self, f->fd, f->config.page_bytes, ahead[i]);
-  uint64_t start_us = weft_clock_us();
+  uint64_t began_us = weft_clock_us();
   outcome how = m->lost ? LOST : up ? lift_page(f, copy->from, copy->to) : sink_page(f, copy->from, copy->to);
   tell_of(f, how);
-  m->end.ok = how == DONE;
-  m->end.us = weft_clock_us() - start_us;
   (void)pthread_mutex_lock(&f->mutex);
-  f->moves = false;
+  f->n_moving -= 1;
+  if (!up) f->sinks = false;
+  end_move(f, q, m, how, began_us);
   (void)pthread_cond_broadcast(&f->moved);
-  f->n_outcomes[how] += 1;
-  if (how == DONE) *(up ? &f->n_bytes_read : &f->n_bytes_written) += f->config.page_bytes;
-  q->n_ended += 1;
   if (f->notify != NULL) f->notify(f->notify_self);
 }
 
@@ -273,10 +274,9 @@ static void *move_loop(void *self) {
   weft_kv_file *f = self;
   (void)pthread_mutex_lock(&f->mutex);
   while (!f->stop) {
-    if (f->up.n_ended < f->up.n_started)
-      make_move(f, &f->up);
-    else if (f->down.n_ended < f->down.n_started)
-      make_move(f, &f->down);
+    ring *q = find_ring(f);
+    if (q != NULL)
+      make_move(f, q);
     else
       (void)pthread_cond_wait(&f->changed, &f->mutex);
   }
@@ -314,7 +314,7 @@ void weft_kv_file_start(weft_kv_file *f, uint64_t n_added, bool lost) {
   (void)pthread_mutex_lock(&f->mutex);
   start_moves(f, &f->up, n_added, lost);
   start_moves(f, &f->down, n_added, lost);
-  (void)pthread_cond_signal(&f->changed);
+  (void)pthread_cond_broadcast(&f->changed);
   (void)pthread_mutex_unlock(&f->mutex);
 }
 
@@ -343,12 +343,32 @@ void weft_kv_file_adopt(weft_kv_file *f, uint32_t slot, uint64_t sum) {
   f->filled[slot] = true;
 }
 
+double weft_kv_file_measure(weft_kv_file *f, const uint32_t *slot, uint32_t n) {
+  uint32_t n_reads = 0, n_ended = 0;
+  weft_copy_end end;
+  for (uint32_t i = 0; i < n && n_reads < f->config.n_host && n_reads < f->config.moves_max; i++) {
+    WEFT_CHECK(slot[i] < f->config.n_slots);
+    if (!f->filled[slot[i]]) continue;
+    weft_kv_file_add(f, &(weft_page_copy){.from = slot[i], .to = n_reads++, .kind = WEFT_FILE_TO_HOST});
+  }
+  uint64_t began_us = weft_clock_us();
+  weft_kv_file_start(f, f->n_added, false);
+  (void)pthread_mutex_lock(&f->mutex);
+  while (f->up.n_ended < f->up.n_added) (void)pthread_cond_wait(&f->moved, &f->mutex);
+  double us = (double)(weft_clock_us() - began_us);
+  memset(f->n_outcomes, 0, sizeof f->n_outcomes);
+  f->n_bytes_read = 0;
+  (void)pthread_mutex_unlock(&f->mutex);
+  while (n_ended < n_reads) n_ended += weft_kv_file_ended(f, &end, 1);
+  return n_reads == 0 ? 0 : us / n_reads;
+}
+
 /* ---- any thread ------------------------------------------------------------------------------------------ */
 
 void weft_kv_file_let_go(weft_kv_file *f) {
   (void)pthread_mutex_lock(&f->mutex);
   f->gone = true;
-  while (f->moves) (void)pthread_cond_wait(&f->moved, &f->mutex);
+  while (f->n_moving > 0) (void)pthread_cond_wait(&f->moved, &f->mutex);
   (void)pthread_mutex_unlock(&f->mutex);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The file behind host memory, which has slots of one page each, and the thread that reads and writes these slots.
+/* The file behind host memory, which has slots of one page each, and the threads that read and write these slots.
  *
  * Law: at open the file is created, its room on the disk is reserved, and it is unlinked, so no other process can open
  * the file, and nothing of it is left when the process ends, however it ends; but for one that is kept (kept_file.h),
- * which is given open. Adding a move never waits for the disk;
- * moves run one after another, those from the file first, else in the order in which they were added, and each ends
- * exactly once. The checksums of the slots stay in memory: a page that cannot be written or read in full, or that comes
- * back with another checksum, is a failed move and nothing worse. Nothing is allocated after open. */
+ * which is given open. Adding a move never waits for the disk; those from the file begin first, and several of them run
+ * at once; those to it run one after another. Each ends exactly once, and ends of a kind are told in the order in which
+ * they were added. The checksums of the slots stay in memory: a page that cannot be written or read in full, or that
+ * comes back with another checksum, is a failed move and nothing worse. Nothing is allocated after open. */
 #ifndef WEFT_MODEL_KV_FILE_H
 #define WEFT_MODEL_KV_FILE_H
 
@@ -19,13 +19,11 @@ extern "C" {
 
 typedef struct weft_kv_file weft_kv_file;
 
-/* Functions like pwrite and pread, through which bytes go to the disk and come back; ahead says what will be read soon,
- * so that the disk has several pages to read at once. */
+/* Functions like pwrite and pread, through which bytes go to the disk and come back; several threads call them. */
 typedef struct weft_kv_file_io {
   void *self;
   int64_t (*write)(void *self, int fd, const void *from, uint64_t n_bytes, uint64_t at);
   int64_t (*read)(void *self, int fd, void *to, uint64_t n_bytes, uint64_t at);
-  void (*ahead)(void *self, int fd, uint64_t n_bytes, uint64_t at); /* NULL: nobody is told */
 } weft_kv_file_io;
 
 /* Where the slots lie in a file that is open: slot s at begin + s * stride. */
@@ -52,7 +50,7 @@ typedef struct weft_kv_file_config {
 
 /* Errors name the file: IO (it exists, it cannot be made, there is no room for it), NO_MEMORY. */
 weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **out, weft_error *error);
-/* Waits for the move that is under way and drops those that wait. NULL is fine. */
+/* Waits for the moves that are under way and drops those that wait. NULL is fine. */
 void weft_kv_file_close(weft_kv_file *file);
 
 /* ---- one thread, the engine's ---- */
@@ -68,16 +66,19 @@ uint32_t weft_kv_file_ended(weft_kv_file *file, weft_copy_end *out, uint32_t max
 
 /* The checksum of a slot that no move fills. */
 uint64_t weft_kv_file_sum(const weft_kv_file *file, uint32_t slot);
+/* Before the first move: reads what is filled of these slots as moves do, into the first slots of host memory, and
+ * returns the mean time between two of them, in us; 0: nothing is filled. What cannot be read is not counted. */
+double weft_kv_file_measure(weft_kv_file *file, const uint32_t *slot, uint32_t n);
 /* The slot, of which no move is under way, has content of this checksum from before: it is checked when it comes up. */
 void weft_kv_file_adopt(weft_kv_file *file, uint32_t slot, uint64_t sum);
 
 /* ---- any thread ---- */
 
-/* Waits for the move that is under way; all others fail from now on, and nothing is read or written any more. */
+/* Waits for the moves that are under way; all others fail from now on, and nothing is read or written any more. */
 void weft_kv_file_let_go(weft_kv_file *file);
 
-/* From now on the file's thread calls notify after each move; notify must not wait. NULL: no call is made once this
- * returns. */
+/* From now on the file's threads call notify after each move, one at a time; notify must not wait. NULL: no call is
+ * made once this returns. */
 void weft_kv_file_watch(weft_kv_file *file, void (*notify)(void *self), void *self);
 
 typedef struct weft_kv_file_counters {

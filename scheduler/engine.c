@@ -533,7 +533,7 @@ weft_prefix_feed *weft_engine_feed(weft_engine *engine) {
 }
 
 void weft_engine_expect_file(weft_engine *e, double page_us) {
-  e->file_waits.page_us = page_us;
+  if (page_us > 0) e->file_waits.page_us = page_us;
   e->file_waits.patience = 2;
 }
 

@@ -172,8 +172,9 @@ weft_prefix_feed *weft_engine_feed(weft_engine *engine);
 /* Has the engine's thread work on the pager, piece by piece, and returns when it is done (visit.h). Any thread but the
  * engine's; where the engine has no thread, the only one that uses it. */
 void weft_engine_visit(weft_engine *engine, weft_visit visit, void *self);
-/* How long a page takes to come up from the file, as it was measured before the engine runs; until moves have ended,
- * it decides what is worth reading. The file is one that the operator wants read: it may take twice as long. */
+/* How long a page takes to come up from the file, as it was measured before the engine runs (0: it was not); until
+ * moves have ended, it decides what is worth reading. The file is one that the operator wants read: it may take twice
+ * as long. */
 void weft_engine_expect_file(weft_engine *engine, double page_us);
 
 /* The pager, which the engine owns. Only the engine thread may use it, or a test that steps the engine itself. */

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "model/kv_file.h"
@@ -36,16 +37,16 @@ typedef struct disk {
   uint64_t end;    /* reads find nothing from here on; 0: all of it */
   uint64_t damage; /* this byte is read as something else; UINT64_MAX: none */
   bool interrupts; /* every other call */
-  uint32_t n_calls;
-  _Atomic bool stands;                 /* calls wait while it does */
-  _Atomic uint32_t n_waiting, n_ahead; /* n_ahead: pages that were said to be read soon */
+  _Atomic uint32_t n_calls;
+  _Atomic bool stands, takes_nothing; /* calls wait while it does; those that write */
+  _Atomic uint32_t n_waiting;
 } disk;
 
 static disk *d;
 
-static bool interrupted(void) {
+static bool interrupted(bool writes) {
   d->n_waiting += 1;
-  while (d->stands) (void)usleep(500);
+  while (d->stands || (writes && d->takes_nothing)) (void)usleep(500);
   d->n_waiting -= 1;
   if (!d->interrupts || d->n_calls++ % 2 == 1) return false;
   errno = EINTR;
@@ -59,7 +60,7 @@ static uint64_t part(uint64_t n) {
 static int64_t disk_write(void *self, int fd, const void *from, uint64_t n, uint64_t at) {
   assert_ptr_equal(self, d);
   assert_true(fd >= 0 && at + n <= sizeof d->bytes);
-  if (interrupted()) return -1;
+  if (interrupted(true)) return -1;
   errno = d->write_error;
   if (d->write_error != 0) return d->write_error == -1 ? 0 : -1;
   memcpy(d->bytes + at, from, part(n));
@@ -69,7 +70,7 @@ static int64_t disk_write(void *self, int fd, const void *from, uint64_t n, uint
 static int64_t disk_read(void *self, int fd, void *to, uint64_t n, uint64_t at) {
   assert_ptr_equal(self, d);
   assert_true(fd >= 0 && at + n <= sizeof d->bytes);
-  if (interrupted()) return -1;
+  if (interrupted(false)) return -1;
   errno = d->read_error;
   if (d->read_error != 0) return -1;
   if (d->end > 0 && at >= d->end) return 0;
@@ -78,18 +79,12 @@ static int64_t disk_read(void *self, int fd, void *to, uint64_t n, uint64_t at) 
   return (int64_t)part(n);
 }
 
-static void disk_ahead(void *self, int fd, uint64_t n, uint64_t at) {
-  assert_ptr_equal(self, d);
-  assert_true(fd >= 0 && n == PAGE && at + n <= sizeof d->bytes && at % PAGE == 0);
-  d->n_ahead += 1;
-}
-
 /* ---- short words ----------------------------------------------------------------------------------------- */
 
 static void open_file(bool with_disk) {
   d = calloc(1, sizeof *d);
   d->damage = UINT64_MAX;
-  weft_kv_file_io io = {.self = d, .write = disk_write, .read = disk_read, .ahead = disk_ahead};
+  weft_kv_file_io io = {.self = d, .write = disk_write, .read = disk_read};
   (void)snprintf(path, sizeof path, "%s/kv-file-%d", WEFT_BINARY_DIR, (int)getpid());
   const weft_kv_file_config config = {.path = path,
                                       .page_bytes = PAGE,
@@ -105,7 +100,7 @@ static void open_file(bool with_disk) {
 
 static int close_file(void **state) {
   (void)state;
-  if (d != NULL) d->stands = false;
+  if (d != NULL) d->stands = d->takes_nothing = false;
   weft_kv_file_close(file);
   file = NULL;
   free(d);
@@ -194,21 +189,49 @@ static void pages_come_back_as_they_went(void **state) {
   }
 }
 
-/* All pages that are to come up are told to the disk while the first one is read, each once. */
-static void pages_are_told_ahead(void **state) {
+/* The disk is asked for several pages before it has given one; their moves together took no longer than what passed. */
+static void several_pages_are_read_at_once(void **state) {
   (void)state;
-  weft_copy_end end[6];
+  weft_copy_end end[8];
   open_file(true);
-  for (uint32_t i = 0; i < 6; i++) assert_true(move_one(i, i, false));
-  assert_int_equal(d->n_ahead, 0);
+  for (uint32_t i = 0; i < 8; i++) {
+    fill(i, i);
+    assert_true(move_one(i, i, false));
+  }
+  memset(host, 0, sizeof host);
   d->stands = true;
-  for (uint32_t i = 0; i < 6; i++) add(i, i, true);
+  for (uint32_t i = 0; i < 8; i++) add(i, 7 - i, true);
+  uint64_t began_us = weft_clock_us(), sum_us = 0;
   start();
-  while (d->n_waiting == 0) (void)usleep(200);
-  assert_int_equal(d->n_ahead, 6);
+  while (d->n_waiting < 4) (void)usleep(200);
   d->stands = false;
-  assert_true(wait_for(6, end));
-  assert_int_equal(d->n_ahead, 6);
+  assert_true(wait_for(8, end));
+  uint64_t us = weft_clock_us() - began_us;
+  for (uint32_t i = 0; i < 8; i++) {
+    assert_int_equal(end[i].copy.from, i); /* told in their order */
+    assert_true(holds(7 - i, i));
+    sum_us += end[i].us;
+  }
+  assert_true(sum_us <= us);
+}
+
+/* What a start reads to know the disk is no move of anybody: none is counted, and what cannot be read is none. */
+static void a_file_is_measured(void **state) {
+  (void)state;
+  open_file(true);
+  const uint32_t slot[4] = {3, 9, 4, 5};
+  assert_true(weft_kv_file_measure(file, slot, 4) == 0);
+  uint64_t sum = weft_kv_page_sum(d->bytes, PAGE, 3);
+  weft_kv_file_adopt(file, 3, sum);
+  weft_kv_file_adopt(file, 4, sum); /* which is another one's */
+  d->read_error = EIO;
+  assert_true(weft_kv_file_measure(file, slot, 4) >= 0);
+  d->read_error = 0;
+  assert_true(weft_kv_file_measure(file, slot, 4) >= 0);
+  weft_kv_file_counters c = weft_kv_file_get_counters(file);
+  assert_true(c.n_bytes_read == 0 && c.n_read_failed == 0 && c.n_damaged == 0);
+  assert_true(move_one(3, 1, true));
+  assert_int_equal(weft_kv_file_get_counters(file).n_bytes_read, PAGE);
 }
 
 /* Only the one move fails, it is counted, and the next ones are as good as ever. */
@@ -269,7 +292,7 @@ static void a_disk_that_stands_still(void **state) {
   open_file(true);
   fill(0, 1);
   assert_true(move_one(0, 7, false));
-  d->stands = true;
+  d->takes_nothing = true;
   for (uint32_t i = 0; i < 4; i++) add(i, i, false); /* whoever waited here would wait for ever */
   start();
   while (d->n_waiting == 0) (void)usleep(200); /* the first is being written */
@@ -277,12 +300,13 @@ static void a_disk_that_stands_still(void **state) {
   assert_int_equal(weft_kv_file_ended(file, end, MOVES), 0);
   add(4, 20, false);
   start();
-  d->stands = false;
-  assert_true(wait_for(6, end));
-  uint32_t at = 0;
-  while (end[at].copy.kind != WEFT_FILE_TO_HOST) at += 1;
-  assert_true(at <= 1); /* told in that order unless all were told at once, and then first */
+  assert_true(wait_for(1, end));
+  assert_int_equal(end[0].copy.kind, WEFT_FILE_TO_HOST);
   assert_true(holds(5, 1));
+  assert_int_equal(d->n_waiting, 1); /* one is written at a time */
+  d->takes_nothing = false;
+  assert_true(wait_for(5, end));
+  for (uint32_t i = 0; i < 5; i++) assert_int_equal(end[i].copy.from, i);
 }
 
 /* A move waits for its start; what the device lost is not written. */
@@ -365,7 +389,8 @@ int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR); /* disks fail on purpose here */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(pages_come_back_as_they_went, close_file),
-      cmocka_unit_test_teardown(pages_are_told_ahead, close_file),
+      cmocka_unit_test_teardown(several_pages_are_read_at_once, close_file),
+      cmocka_unit_test_teardown(a_file_is_measured, close_file),
       cmocka_unit_test_teardown(a_disk_that_refuses, close_file),
       cmocka_unit_test_teardown(what_comes_back_is_checked, close_file),
       cmocka_unit_test_teardown(a_disk_that_stands_still, close_file),
