@@ -4,7 +4,7 @@
 #include "api/models_preset.h"
 
 enum {
-  STEP_BYTES = 256 << 20, /* of pages that one turn of the engine opens or closes at most */
+  STEP_BYTES = 64 << 20, /* of pages that one turn of the engine opens or closes at most: about a piece of memory */
   STEP_PAGES = 4096,
   PAGES_MAX = 1 << 22
 };

@@ -77,10 +77,11 @@ static void put_step(trace *t, const weft_step_record *s, uint64_t device_free_u
   weft_text_printf(t->out,
                    ",\"args\":{\"step\":%llu,\"segments\":%u,\"prefill\":%u,\"decode\":%u,"
                    "\"commit\":%u,\"canvas\":%u,\"predicted_us\":%llu,\"measured_us\":%llu,"
-                   "\"preemptions\":%llu,\"evicted\":%llu}}",
+                   "\"resizing_us\":%llu,\"preemptions\":%llu,\"evicted\":%llu}}",
                    (unsigned long long)s->number, s->n_segments, s->n_prefill_rows, s->n_decode_rows, s->n_commit_rows,
                    s->n_canvas_rows, (unsigned long long)s->predicted_us, (unsigned long long)s->measured_us,
-                   (unsigned long long)s->n_preemptions, (unsigned long long)s->n_evicted);
+                   (unsigned long long)s->resizing_us, (unsigned long long)s->n_preemptions,
+                   (unsigned long long)s->n_evicted);
   put_span(t, "apply", ENGINE_ROW, s->collected_us, s->applied_us);
   weft_text_printf(t->out, ",\"args\":{\"step\":%llu}}", (unsigned long long)s->number);
   put_counters(t, s);

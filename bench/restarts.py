@@ -17,7 +17,8 @@ seconds [300] it ends with exit code 3, what it has started with it, and says wh
       in between. Exit code 1 where one had not, or where no stream ran any more, so that nothing was shown.
   bench/restarts.py memory  -p BUILD -m MODEL [-n WORKERS] [-- OPTION...]
       MiB of the first card that are in use before an owner, with it, with each of WORKERS [4] servers that map its weights, when the
-      owner was killed and they run on, and when all have ended. By nvidia-smi. Exit code 1 where a server then answers otherwise.
+      owner was killed and they run on, and when all have ended. By nvidia-smi. Exit code 1 where one of them answers otherwise than a
+      server of its own weights did before, or computes otherwise. WEFT_PRECISION=fast is for the owner, too.
 """
 import argparse
 import http.client
@@ -312,6 +313,9 @@ def card_mib():
 
 def memory():
     body = {"prompt": [5, 9, 11, 40], "max_tokens": 32, "ignore_eos": True, "temperature": 2, "logit_bias": {"0": -100}, "seed": 3}
+    alone = serve("a server of its own weights")
+    wanted, device = stream(alone.ready["port"], body), alone.plan("device")
+    alone.end()
     rows = {"before": card_mib()}
     held = owner()
     rows["owner"] = card_mib()
@@ -327,7 +331,9 @@ def memory():
     for worker in workers:
         worker.end()
     rows["after"] = card_mib()
-    return {"card_mib": rows, "answers": len(answers), "equal": all(answer == answers[0] for answer in answers)}
+    devices, mapped = {worker.plan("device") for worker in workers}, {worker.plan("mapped") for worker in workers}
+    return {"card_mib": rows, "answers": len(answers), "device": device, "mapped": sorted(map(str, mapped)),
+            "equal": all(answer == wanted for answer in answers) and devices == {device}}
 
 
 def failed(got):

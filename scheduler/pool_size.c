@@ -4,6 +4,15 @@
 #include "pager/resize.h"
 #include "scheduler/policy.h"
 
+/* What it takes is time of the engine's thread, in which no step begins. */
+static weft_status resize_memory(weft_engine *e, uint32_t n_pages) {
+  const weft_pool_calls *calls = e->config.pool;
+  uint64_t began_us = weft_present_us(e);
+  weft_status status = calls->resize(calls->self, n_pages);
+  e->pool.resizing_us += weft_present_us(e) - began_us;
+  return status;
+}
+
 static void tell_size(weft_engine *e) {
   weft_pool_size *p = &e->pool;
   atomic_store(&p->shown_open, weft_pager_get_stats(e->pager).n_pages);
@@ -61,7 +70,7 @@ static void settle_memory(weft_engine *e) {
   if (n_done == 0) return;
   p->n_waits -= n_done;
   for (uint32_t i = 0; i < p->n_waits; i++) p->wait[i] = p->wait[i + n_done];
-  if (p->n_backed < before) (void)e->config.pool->resize(e->config.pool->self, p->n_backed);
+  if (p->n_backed < before) (void)resize_memory(e, p->n_backed);
   tell_size(e);
 }
 
@@ -69,7 +78,7 @@ static void grow_pool(weft_engine *e, uint32_t n_pages) {
   weft_pool_size *p = &e->pool;
   if (n_pages > p->n_backed) {
     if (p->n_waits > 0 || p->refused) return; /* first it gets as small as it was asked to be */
-    p->refused = e->config.pool->resize(e->config.pool->self, n_pages) != WEFT_OK;
+    p->refused = resize_memory(e, n_pages) != WEFT_OK;
     if (!p->refused) p->n_backed = n_pages;
   }
   for (uint32_t i = 0; i < p->n_waits; i++)

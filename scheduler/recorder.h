@@ -27,6 +27,7 @@ typedef struct weft_step_record {
   uint64_t applied_us;   /* the results were applied */
   uint64_t predicted_us; /* device time of the step by the cost model (cost.h) */
   uint64_t measured_us;  /* device time as the runner measured it; 0: the runner measured nothing */
+  uint64_t resizing_us;  /* in which the pool's memory was changed since the step before landed */
   uint32_t n_segments;
   uint32_t n_prefill_rows, n_decode_rows, n_commit_rows, n_canvas_rows;
   /* requests and pages at the moment when the step was applied */

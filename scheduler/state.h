@@ -75,6 +75,7 @@ typedef struct weft_pool_size {
   uint64_t n_submitted, n_landed; /* steps */
   weft_pool_wait wait[WEFT_POOL_WAITS_MAX];
   uint32_t n_waits;
+  uint64_t resizing_us; /* since a step was recorded */
 } weft_pool_size;
 
 /* A lane: one model, its runner, and the requests of that model. */

@@ -268,6 +268,7 @@ static void record_step(weft_engine *e, const weft_step_plan *plan, uint64_t too
       .applied_us = weft_present_us(e),
       .predicted_us = (uint64_t)plan->predicted_us,
       .measured_us = took_us,
+      .resizing_us = e->pool.resizing_us,
       .n_segments = plan->n_causal + plan->n_canvas,
       .n_prefill_rows = plan->n_rows_of[WEFT_WORK_PREFILL],
       .n_decode_rows = plan->n_rows_of[WEFT_WORK_DECODE] + plan->n_rows_of[WEFT_WORK_VERIFY],
@@ -280,6 +281,7 @@ static void record_step(weft_engine *e, const weft_step_plan *plan, uint64_t too
       .n_pages_pinned = pager.n_pinned,
       .n_preemptions = e->stats.n_preemptions,
       .n_evicted = pager.n_evicted};
+  e->pool.resizing_us = 0;
   weft_recorder_add_step(&e->recorder, &record);
 }
 

@@ -26,13 +26,13 @@ GROWN_MIB = 8  # of allocated memory, after an attack, once the server is idle
 
 def allocated_mib(server):
     seen = metrics(server)  # a model that was loaded last stays
-    return (seen.get("weft_host_allocated_bytes", 0) - seen.get("weft_models_held_bytes", 0)) / (1 << 20)
+    return (seen.get("weft_host_allocated_bytes", 0) - seen.get("weft_models_held_bytes", 0) - seen.get("weft_model_kept_bytes", 0)) / (1 << 20)
 
 
 def run_attack(attack, a, alone):
     """The attack's figures."""
     speak_tls(a.tls or attack.tls)
-    options = attack.options + models_options() if attack.folder else attack.options
+    options = attack.options + models_options(a.models_mib, attack.keeps) if attack.folder else attack.options
     server = Server(a.weft, options, attack.keys, attack.models)
     seed = a.seed * 1200000  # a multiple of LEAD_EVERY
     try:
@@ -155,6 +155,7 @@ def options():
     p.add_argument("--period", type=float, default=0.0, help="seconds between them [1; quick: 0.4]")
     p.add_argument("--limit", type=float, default=120.0, help="seconds after which a request counts as not served [120]")
     p.add_argument("--nice", type=int, default=-1, help="of the attackers [19; quick: 0]")
+    p.add_argument("--models-mib", type=int, default=20, help="for models that come and go: room for one of three [20, of the demo on a cpu]")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", default="", metavar="FILE", help="all figures")
     a = p.parse_args()

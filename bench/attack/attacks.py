@@ -30,6 +30,7 @@ class Attack:
     share: float = 2.0  # sum of the weights of those who ask by the victim's weight
     quick: bool = False  # a part of ./dev test
     folder: bool = False  # three models more come and go (--models-dir)
+    keeps: bool = False  # and two of them keep their weights in host memory (--sleep-mib)
     tls: bool = False  # on a server that speaks TLS, whatever --tls says
     in_place: object = lambda m: True  # what /metrics must show before the victim begins
 
@@ -405,6 +406,19 @@ async def play_loads(actor, war):
         war, {**completion(tokens(i * 1000 + turn, 64), 4), "model": f"load-{'abc'[(i + turn) % 3]}"}))
 
 
+async def play_sleeps(actor, war):
+    """The same with weights that stay in host memory; every third request has its model leave after it, and the operator puts one after
+    another to sleep and wakes it."""
+    async def one(i, turn):
+        name = f"load-{'abc'[(i + turn) % 3]}"
+        if i == 0:
+            return await post(war, {"model": name}, "operator-key", "/v1/models/wake" if turn % 2 else "/v1/models/sleep")
+        if i % 3 == 0:
+            return await post(war, {"model": name, "prompt": "1 2 3", "stream": False, "keep_alive": 0, "options": {"num_predict": 4}}, path="/api/generate")
+        return await post(war, {**completion(tokens(i * 1000 + turn, 64), 4), "model": name})
+    return await keep(actor, 9, one)
+
+
 CLASSES = ("operator-key operator", "crowd-key crowd", "leader-key leader class=low", "victim-key victim class=high")
 WEIGHTS = ("operator-key operator", "crowd-key crowd weight=100", "leader-key leader", "victim-key victim weight=100")
 
@@ -440,8 +454,10 @@ ATTACKS = [
     Attack("responses-logprobs", "eight streams of responses with top_logprobs", play_responses_logprobs),
     Attack("malformed", "requests that break the rules of HTTP", play_malformed),
     Attack("cancels", "32 clients that hang up within half a second", play_cancels),
-    Attack("loads", "a tenant that has three models loaded in turn, of which one has room", play_loads, options=("--models-mib", "20"),
-           folder=True, quick=True, in_place=lambda m: m["weft_model_loads_total"] > 2),
+    Attack("loads", "a tenant that has three models loaded in turn, of which one has room", play_loads, folder=True,
+           in_place=lambda m: m["weft_model_loads_total"] > 2),
+    Attack("sleeps", "the same where their weights stay in host memory, and an operator puts them to sleep and wakes them", play_sleeps,
+           folder=True, keeps=True, quick=True, in_place=lambda m: m["weft_model_loads_total"] > 4),
     Attack("schema-bombs", "schemas that take long to compile, four at a time", play_one, quick=True),
     Attack("schema-bombs-joined", "the same of three tenants, four each", play_joined, keys=JOINED, share=4.0, quick=True),
 ]

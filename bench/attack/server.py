@@ -47,13 +47,13 @@ def tls_options():
 
 
 @functools.cache
-def models_options():
-    """A folder of three models, which come and go."""
+def models_options(models_mib, keeps):
+    """A folder of three models, which come and go; keeps: two of them may leave their weights in host memory."""
     folder = tempfile.TemporaryDirectory(prefix="weft-attack-models-")
     atexit.register(folder.cleanup)
     for name in "abc":
         shutil.copy(DEMO_AR, os.path.join(folder.name, f"load-{name}.gguf"))
-    return "--models-dir", folder.name
+    return ("--models-dir", folder.name, "--models-mib", str(models_mib)) + (("--sleep-mib", str(2 * models_mib)) if keeps else ())
 
 
 class Server:
