@@ -26,7 +26,9 @@
 #         graph_mix, which only runs where it is named: steps as graphs beside the same steps call by call, bit for bit, and what a difference
 #         depends on (bench/graph_mix.c); with a file of 18 GB a minute. It exits with 1 where there is a difference
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
-# Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
+#         outlives, which only runs where it is named: weights of an owner, kept prefixes and upgrades (weft prove, bench/restarts.py; over CARDS
+#         where there are several), models that come and go (bench/on_call.py, bench/attack); some 4 minutes
+# Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), outlives.jsonl (bench/restarts.py, bench/on_call.py), model.json (records {work, device, date, commit, command,
 # machine_code (the hash of the kernels, bench/machine_code.py), model (bench/facts.py), median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
@@ -324,6 +326,50 @@ graph_mix() {
 }
 [[ " $parts " != *" graph_mix "* ]] || graph_mix || failed=1
 [[ " $parts " != *" serving "* ]] || python3 "$here/serving.py" "$prebuilt/weft" "$model" | tee "$out/serving.jsonl"
+# outlived LIMIT NAME COMMAND...: one row about the models of `about`, judged by its exit code
+outlived() {
+  local limit=$1 name=$2 start=$SECONDS code=0
+  shift 2
+  timeout "$limit" python3 "$here/facts.py" run "${about[@]}" -f machine_code="$code_of" -f runs=1 "$@" >"$out/outlives.row" 2>"$out/outlives-$name.log" || code=$?
+  cat "$out/outlives.row" >>"$out/outlives.jsonl"
+  judge "$name" "$out/outlives-$name.log" "$code" "$((SECONDS - start))" "${*#"$prebuilt/"}"
+  rm -f "$out/outlives.row"
+}
+outlives() {
+  local name products way start code code_of=$code kv='--kv-mib 8192' about=(-m "$model")
+  rm -f "$out/outlives.jsonl"
+  for products in exact fast; do
+    for name in kept upgrade shared-weights shared-weights-ipc; do
+      start=$SECONDS code=0
+      WEFT_PRECISION=$products timeout 60 "$prebuilt/weft" prove -m model/demo/weft-demo-ar.gguf --backend cuda --candidate $name --suite greedy \
+        --contract argmax_generation --prompts general >"$out/prove-$name-$products.log" 2>&1 || code=$?
+      judge "weft prove $name, $products" "$out/prove-$name-$products.log" "$code" "$((SECONDS - start))" "weft prove --candidate $name, WEFT_PRECISION=$products"
+    done
+  done
+  # shellcheck disable=SC2086 # options and their values
+  {
+    outlived 60 start python3 "$here/restarts.py" start -p "$prebuilt" -m "$model" -- $kv --context 4096
+    outlived 60 upgrade python3 "$here/restarts.py" upgrade -p "$prebuilt" -m "$model" -k 1024 -- $kv
+    outlived 60 kept python3 "$here/restarts.py" kept -p "$prebuilt" -m "$model" -f "$out/weft.kept" -- --kv-mib 16384 --host-mib 4096 --spill-mib 4096
+    outlived 60 memory python3 "$here/restarts.py" memory -p "$prebuilt" -m "$model" -n 2 -- $kv --context 4096
+    for way in layer tensor; do
+      [ "$n_cards" -lt 2 ] ||
+        outlived 60 "memory-$way" python3 "$here/restarts.py" memory -p "$prebuilt" -m "$model" -n 2 -- $kv --context 4096 --devices "$list" --split $way
+    done
+    mkdir -p "$out/on-call"
+    [ -e "$out/on-call/a.gguf" ] || python3 "$here/synthetic_gguf.py" qwen3-8b:8 q4_0 "$out/on-call/a.gguf"
+    [ -e "$out/on-call/b.gguf" ] || python3 "$here/synthetic_gguf.py" llama-3-8b:12 q4_k_m "$out/on-call/b.gguf"
+    about=(-m "$out/on-call/a.gguf" -m "$out/on-call/b.gguf")
+    for products in exact fast; do
+      outlived 90 "on-call-$products" python3 "$here/on_call.py" -l 20 -p "$prebuilt" -d "$out/on-call" -t 600 -r 6 -q 20 -x 10 -- --kv-mib 4096 \
+        --models-mib 20000 --context 4096 --sleep-mib 8192 --precision $products
+    done
+  }
+  start=$SECONDS code=0
+  timeout 90 python3 "$here/attack" --weft "$prebuilt/weft" --quick --only loads,sleeps --models-mib 100 >"$out/attack.log" 2>&1 || code=$?
+  judge 'attacks by loads and sleeps' "$out/attack.log" "$code" "$((SECONDS - start))" 'bench/attack --quick --only loads,sleeps --models-mib 100'
+}
+[[ " $parts " != *" outlives "* ]] || outlives
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
 {

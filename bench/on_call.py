@@ -306,5 +306,5 @@ print(json.dumps({
     "gaps_by_kind": {what: told(within(loud, rows)) for what, rows in spans.items()},
     "gaps_between": told([g for g in loud if g not in beside]),
     "long_gaps": [explain(at, about) for at, about in explained],
-    "metrics": kept}, indent=1))
+    "metrics": kept}))
 sys.exit(1 if n_wrong or code else 0)

@@ -18,7 +18,7 @@ seconds [300] it ends with exit code 3, what it has started with it, and says wh
   bench/restarts.py memory  -p BUILD -m MODEL [-n WORKERS] [-- OPTION...]
       MiB of the first card that are in use before an owner, with it, with each of WORKERS [4] servers that map its weights, when the
       owner was killed and they run on, and when all have ended. By nvidia-smi. Exit code 1 where one of them answers otherwise than a
-      server of its own weights did before, or computes otherwise. WEFT_PRECISION=fast is for the owner, too.
+      server of its own weights did before, or computes otherwise.
 """
 import argparse
 import http.client
@@ -126,8 +126,10 @@ def serve(name, *options):
 
 
 def owner():
+    """With those of the servers' options that weights are laid out by."""
     transport = [] if args.transport == "auto" else ["--transport", args.transport]
-    return Server("the owner of the weights", [weft, "weights", "-m", args.model, "--backend", args.backend, "--socket", weights, "--json", "-q", *transport], '"ready"')
+    layout = [o for pair in zip(more, more[1:]) if pair[0] in ("--devices", "--split", "--precision", "--isa") for o in pair]
+    return Server("the owner of the weights", [weft, "weights", "-m", args.model, "--backend", args.backend, "--socket", weights, "--json", "-q", *transport, *layout], '"ready"')
 
 
 def stream(port, body, times=None):
