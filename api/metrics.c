@@ -14,6 +14,7 @@
 #include "api/tenants.h"
 #include "api/vllm_metrics.h"
 #include "api/weights_import.h"
+#include "model/expert_loads.h"
 
 #define AT(field) WEFT_COUNTER_AT(weft_engine_stats, field)
 
@@ -216,6 +217,49 @@ static void put_step_ratios(const weft_runtime *rt, weft_text *out, const weft_e
   }
 }
 
+static void put_expert_line(const weft_runtime *rt, uint32_t model, const char *name, weft_text *out) {
+  weft_text_printf(out, "%s{", name);
+  weft_prometheus_label(out, "model_name", rt->model[model].name);
+}
+
+/* How evenly rows go to experts, of models that have some. */
+static void put_experts(const weft_runtime *rt, weft_text *out) {
+  static const char ratio[] = "weft_expert_tokens_ratio", even[] = "weft_expert_evenness";
+  weft_expert_stats stats[WEFT_MODELS_MAX];
+  uint32_t n_with = 0;
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    stats[i] = weft_expert_loads_stats(rt->model[i].loads);
+    n_with += stats[i].n_experts > 0;
+  }
+  if (n_with == 0) return;
+  weft_prometheus_head(out, ratio, "histogram",
+                       "Tokens of an expert by the average of its layer, over 32 tokens for each expert.");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    unsigned long long n = 0;
+    for (uint32_t k = 0; k < WEFT_EXPERT_RATIOS && stats[i].n_experts > 0; k++) {
+      n += stats[i].ratio[k];
+      put_expert_line(rt, i, "weft_expert_tokens_ratio_bucket", out);
+      if (k + 1 < WEFT_EXPERT_RATIOS)
+        weft_text_printf(out, ",le=\"%g\"} %llu\n", weft_expert_ratio_bounds[k], n);
+      else
+        weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
+    }
+    if (stats[i].n_experts == 0) continue;
+    put_expert_line(rt, i, "weft_expert_tokens_ratio_sum", out); /* the average over a layer's experts is 1 */
+    weft_text_printf(out, "} %llu\n", n);
+    put_expert_line(rt, i, "weft_expert_tokens_ratio_count", out);
+    weft_text_printf(out, "} %llu\n", n);
+  }
+  weft_prometheus_head(out, even, "summary", "The average over the most tokens of an expert, of each such time.");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    if (stats[i].n_experts == 0) continue;
+    put_expert_line(rt, i, "weft_expert_evenness_sum", out);
+    weft_text_printf(out, "} %.4f\n", stats[i].evenness);
+    put_expert_line(rt, i, "weft_expert_evenness_count", out);
+    weft_text_printf(out, "} %llu\n", (unsigned long long)stats[i].n_windows);
+  }
+}
+
 /* Of the tiers behind the pool. */
 static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
   const struct {
@@ -317,6 +361,7 @@ char *weft_metrics(weft_runtime *rt) {
   put_lane_rows(rt, &out, &stats);
   put_group_rows(rt, &out, stats.n_lanes);
   put_step_ratios(rt, &out, &stats);
+  put_experts(rt, &out);
   put_rows(&out, &graphs, graph_rows, N_GRAPH);
   put_spill_bytes(rt, &out, &stats);
   put_crossed(rt, &out);

@@ -258,8 +258,9 @@ static void print_off(const weft_runtime *rt, weft_text *t) {
   if (weft_device_get_info(rt->devices.device[0])->graphs && !devices_keep_graphs(&rt->devices))
     weft_text_puts(t, "off      steps as graphs: --split tensor without peer access\n");
   if (rt->devices.integers_missing > 0)
-    weft_text_printf(t, "off      weights as integers too: a device lacks %.0f MiB for them\n",
-                     mib_of(rt->devices.integers_missing));
+    weft_text_printf(t, "off      weights as integers too: a device lacks %.0f MiB for them%s\n",
+                     mib_of(rt->devices.integers_missing),
+                     devices_weights(&rt->devices).n_bytes_host > 0 ? ", and leaves experts in host memory" : "");
   if (o->no_peer_access && rt->devices.n > 1) weft_text_puts(t, "off      peer access: --no-peer-access\n");
 }
 

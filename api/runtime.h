@@ -59,6 +59,7 @@ typedef struct weft_served_model {
   bool draft_canvas;    /* --draft canvas: it drafts for itself by diffusion */
   bool draft_nextn;     /* --draft mtp: the layer of its own file that guesses ahead drafts (model/nextn.h) */
   weft_entropy_bound entropy_bound;
+  struct weft_expert_loads *loads; /* of its experts; of a model without any, or not loaded yet, nothing */
 } weft_served_model;
 
 _Static_assert((int)WEFT_REPLICAS_MAX == (int)WEFT_DEVICES_MAX, "each device may be a replica");

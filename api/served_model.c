@@ -12,6 +12,7 @@
 #include "api/served_names.h"
 #include "api/weights_import.h"
 #include "base/memory.h"
+#include "model/expert_loads.h"
 
 static void show_progress(void *self, uint64_t done, uint64_t total) {
   const char *name = self;
@@ -83,6 +84,7 @@ weft_status weft_runtime_open_file(weft_runtime *rt, const char *path, bool come
   m->comes_and_goes = comes_and_goes;
   m->path = weft_strdup(path);
   if (m->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
+  if (weft_expert_loads_open(&m->loads) != WEFT_OK) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   weft_status status = served_names_set(rt, path, m, error);
   if (status == WEFT_OK) status = weft_gguf_open(path, &m->gguf, error);
   return status == WEFT_OK && comes_and_goes ? weft_runtime_open_text(rt, m, error) : status;
@@ -139,6 +141,7 @@ weft_device_runner_config weft_runtime_runner_config(const weft_runtime *rt, uin
                                      .seq_tokens_max = m->context,
                                      .suppressed = suppressed,
                                      .graph_owner = model + 1,
+                                     .loads = m->loads,
                                      .n_suppressed = n_suppressed};
 }
 
@@ -154,6 +157,7 @@ void weft_runtime_forget(weft_served_model *m) {
   weft_tokenizer_close(m->tokenizer);
   weft_gguf_close(m->gguf);
   weft_gguf_close(m->assistant);
+  weft_expert_loads_close(m->loads);
   weft_free(m->path);
   served_names_free(m);
   *m = (weft_served_model){0};

@@ -554,10 +554,16 @@ weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_f
 
 /* ---- experts ---- */
 
+int32_t *layers_ids_of(const weft_model *model, const model_part *part, const model_layer *layer) {
+  uint64_t own = (uint64_t)model->limits.rows_max * model->hyper.n_experts_used;
+  uint32_t l = (uint32_t)(layer - model->layers);
+  return part->scratch.ids + (l >= part->first_layer && l < part->end_layer ? l - part->first_layer : 0) * own;
+}
+
 weft_experts_args layers_experts_of(const weft_model *model, const model_part *part, const model_layer *layer) {
   const model_scratch *s = &part->scratch;
   return (weft_experts_args){
-      .ids = s->ids,
+      .ids = layers_ids_of(model, part, layer),
       .weights = s->weights,
       .gate_up = layers_weight_of(&layer->gate_up_exps),
       .gate = layers_weight_of(&layer->gate_exps),
@@ -585,7 +591,7 @@ weft_route_args layers_route_of(const weft_model *model, const model_part *part,
       .router = &layer->router,
       .logits = s->logits,
       .expert_scale = layer->expert_scale,
-      .ids = s->ids,
+      .ids = layers_ids_of(model, part, layer),
       .weights = s->weights,
       .n_rows = n_rows,
       .n_experts = model->hyper.n_experts,
@@ -639,12 +645,13 @@ static weft_status run_experts(model_step *step, const model_layer *layer, const
 }
 
 /* Every shard needs the inputs and the choices of all rows for its experts. */
-static weft_status gather_choices(model_step *step, float *x) {
+static weft_status gather_choices(model_step *step, const model_layer *layer, float *x) {
   const model_scratch *s = &step->part->scratch;
   uint32_t k = step->model->hyper.n_experts_used;
-  const weft_shards_array arrays[3] = {{.x = x, .n_cols = step->model->hyper.n_hidden},
-                                       {.x = (float *)(void *)s->ids, .n_cols = k},
-                                       {.x = s->weights, .n_cols = k}};
+  const weft_shards_array arrays[3] = {
+      {.x = x, .n_cols = step->model->hyper.n_hidden},
+      {.x = (float *)(void *)layers_ids_of(step->model, step->part, layer), .n_cols = k},
+      {.x = s->weights, .n_cols = k}};
   return exchange_arrays(step, WEFT_SHARDS_ROWS, arrays, 3);
 }
 
@@ -652,7 +659,7 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const lay
   const layers_mlp_args *shared = args->shared;
   weft_shards_array sum = {.x = args->out, .n_cols = step->model->hyper.n_hidden};
   weft_status status = route_rows(step, layer, args->routed);
-  if (status == WEFT_OK && step->owns_part) status = gather_choices(step, args->x);
+  if (status == WEFT_OK && step->owns_part) status = gather_choices(step, layer, args->x);
   if (status == WEFT_OK && step->owns_part && shared != NULL) status = layers_mlp(step, shared);
   /* the router's product has read `routed` before the experts write `out` */
   if (status == WEFT_OK) status = run_experts(step, layer, args, step->owns_part ? NULL : shared);

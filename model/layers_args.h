@@ -14,6 +14,8 @@ static inline const weft_weight *layers_weight_of(const weft_weight *weight) {
 }
 weft_matmul_args layers_product_of(const model_part *part, const float *x, uint32_t n_rows, uint32_t n_weights,
                                    const weft_weight *const *weight, float *const *y);
+/* Where the rows of a layer have their choice of experts: each layer has a place of its own until the next step. */
+int32_t *layers_ids_of(const weft_model *model, const model_part *part, const model_layer *layer);
 weft_experts_args layers_experts_of(const weft_model *model, const model_part *part, const model_layer *layer);
 weft_route_args layers_route_of(const weft_model *model, const model_part *part, const model_layer *layer,
                                 uint32_t n_rows);

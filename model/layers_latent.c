@@ -283,7 +283,7 @@ weft_status layers_assign(model_step *step, const model_layer *layer, const floa
                                  .bias = layer->choice_bias,
                                  .table = layer->latent.experts_of,
                                  .tokens = step->part->arrays.token,
-                                 .ids = s->ids,
+                                 .ids = layers_ids_of(step->model, step->part, layer),
                                  .weights = s->weights,
                                  .n_rows = step->n_rows,
                                  .n_experts = hyper->n_experts,

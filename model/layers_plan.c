@@ -137,6 +137,7 @@ enum {
   ROW_H,
   ROW_T,
   ROW_WORK,
+  ROW_IDS,
   ROW_MIXES,
   ROW_SHARES,
   ROW_PER_LAYER,
@@ -166,7 +167,6 @@ enum {
   ROW_G,
   ROW_U,
   ROW_LOGITS,
-  ROW_IDS,
   ROW_WEIGHTS,
   ROW_GATED,
   ROW_SHARED_GATE,
@@ -195,6 +195,7 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   uint64_t n = model->limits.rows_max, f = sizeof(float);
   uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
   uint64_t n_streams = hyper->latent.n_streams;
+  uint64_t chosen = (uint64_t)(part->end_layer - part->first_layer) * hyper->n_experts_used;
   uint64_t per_layer = hyper->n_per_layer * f, arriving = part->first_layer == 0 ? 0 : n;
   for (uint32_t i = 0; i < MODEL_INBOXES; i++) {
     (void)scratch_plan_add(plan, "inbox", arriving, model_row_width(model) * f + hyper->n_layers * per_layer);
@@ -203,6 +204,7 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   (void)scratch_plan_add(plan, "normed", n, model_row_width(model) * f); /* takes the place of the stream at the end */
   (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "work of ops", part->scratch.work_bytes = work_bytes(model, part), 1);
+  (void)scratch_plan_add(plan, "experts of rows", n, chosen * sizeof(int32_t));
   (void)scratch_plan_add(plan, "mixes", n, n_streams * (2 + n_streams) * f);
   (void)scratch_plan_add(plan, "shares", n, n_streams * (1 + n_streams) * f);
   (void)scratch_plan_add(plan, "embeddings per layer", n, hyper->n_layers * per_layer);
@@ -227,7 +229,6 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   (void)scratch_plan_add(plan, "gate", n, w.ff * f);
   (void)scratch_plan_add(plan, "up", n, w.ff * f);
   (void)scratch_plan_add(plan, "router", n, hyper->n_experts * f);
-  (void)scratch_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
   (void)scratch_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
   (void)scratch_plan_add(plan, "gated embeddings", n, per_layer);
   (void)scratch_plan_add(plan, "gates of the shared MLP", n, f);

@@ -161,7 +161,7 @@ typedef struct model_scratch {
   float *index_q, *index_weights; /* [rows, heads of the index * its width], [rows, its heads] */
   int32_t *chosen;                /* [rows, top_k] */
   float *out_low;                 /* [rows, n_groups * out_rank] */
-  int32_t *ids;                   /* [rows, n_experts_used] */
+  int32_t *ids;                   /* [layers of the part][rows, n_experts_used] (layers_ids_of) */
   float *weights;
   void *work; /* scratch that ops ask for */
   uint64_t work_bytes;

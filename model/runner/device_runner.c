@@ -8,6 +8,7 @@
 #include "model/model_internal.h"
 #include "model/runner/runner_assist.h"
 #include "model/runner/runner_internal.h"
+#include "model/runner/runner_look.h"
 #include "model/runner/runner_share.h"
 #include "model/shards.h"
 
@@ -511,13 +512,15 @@ static weft_status send_results(device_runner *r, runner_flight *f, const runner
     if (r->want_soft[first]) status = runner_send_soft(r, segment->slot, soft, segment->n_rows);
     first += segment->n_rows;
   }
-  return status == WEFT_OK ? runner_send_cells(r, f) : status;
+  if (status == WEFT_OK) status = runner_send_cells(r, f);
+  return status == WEFT_OK ? runner_look_send(r, f, step) : status;
 }
 
 /* Results exist per segment while the step is worked on; only those with an output are handed out. */
 static void start_flight(device_runner *r, const weft_batch *batch, runner_flight *f) {
   f->step = (weft_step_result){.number = batch->number, .is_new = runner_assist_was_new(r)};
   f->settled = false;
+  f->n_looked = 0;
   f->start_us = weft_clock_us();
   f->n_segments = batch->n_segments;
   memcpy(f->segment, batch->segment, batch->n_segments * sizeof *f->segment);

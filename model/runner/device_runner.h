@@ -28,7 +28,8 @@ typedef struct weft_device_runner_config {
   uint32_t seq_tokens_max; /* longest history of one slot */
   const int32_t *suppressed; /* tokens that are never drawn; read during open */
   uint32_t n_suppressed;
-  uint32_t graph_owner;      /* of the graphs of its steps (weft_device_take_graphs) */
+  uint32_t graph_owner;            /* of the graphs of its steps (weft_device_take_graphs) */
+  struct weft_expert_loads *loads; /* told of the choice of experts; outlives the runner; NULL: nobody is */
   uint64_t logits_bytes_max; /* most bytes of logits at once, but one row at least; 0: 64 MiB, or 128 of a card's */
 } weft_device_runner_config;
 

@@ -98,9 +98,9 @@ typedef struct runner_flight {
   uint64_t n_moves; /* what weft_kv_store_copy gave for the batch's copies */
   uint64_t number;  /* of the step, counted from 1 */
   uint64_t start_us;
-  uint32_t n_segments;
-  weft_segment *segment; /* [segments_max] of the batch as it was given */
-  uint32_t *generation;  /* [segments_max] of the slots of these segments */
+  uint32_t n_segments, n_looked; /* n_looked: rows whose choice of experts is copied (runner_look.h) */
+  weft_segment *segment;         /* [segments_max] of the batch as it was given */
+  uint32_t *generation;          /* [segments_max] of the slots of these segments */
   runner_outputs outputs;
   uint32_t *output_segment; /* [output_max]: the row's segment in that batch; UINT32_MAX: a row that fills up */
   int32_t *draft;      /* [output_max]: of a row that draws, the draft in the next row of its run; -1: it is the last */
@@ -136,15 +136,14 @@ typedef struct device_runner {
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */
   uint32_t n_hidden, canvas_length, logit_rows_max;
-  uint32_t stats_max, output_max; /* rows of one step with statistics or a token; the same with scored rows */
-  bool broken, counts;            /* counts: it is opened to count n_bytes alone */
-  bool in_place, graphs;          /* in_place: the device has done the work of a call when the call returns */
+  uint32_t stats_max, output_max;  /* rows of one step with statistics or a token; the same with scored rows */
+  bool broken, counts, is_looking; /* counts: it is opened to count n_bytes alone */
+  bool in_place, graphs;           /* in_place: the device has done the work of a call when the call returns */
   runner_slot *slots;
   runner_save *saves;                       /* [n_saves] */
   runner_flight flight[RUNNER_FLIGHTS_MAX]; /* [depth + 1] */
   uint32_t first_flight, n_flights;         /* the ring of steps that are submitted and not collected */
-  uint64_t n_steps;                         /* submitted */
-  uint64_t last_done_us;
+  uint64_t n_steps, last_done_us;           /* n_steps: submitted */
   /* Host arrays of the step that is being submitted. */
   int32_t *token;   /* [rows_max] */
   int32_t *cell_of; /* [rows_max]: the word of the mirror that holds the row's token, or -1 */
@@ -169,6 +168,7 @@ typedef struct device_runner {
   weft_grammar_scratch *grammar_scratch;
   weft_matcher draft_matcher; /* of the slot that is asked about, behind drafts of its run */
   runner_held *held;          /* NULL: the model has no canvases */
+  int32_t *look;              /* choices of experts, in which a flight writes while is_looking; NULL: nobody looks */
   /* Arrays of the first device. */
   float *d_soft_in;
   int32_t *d_mirror; /* with one device d_cells; else [depth + 1][n_slots] sampled tokens, then [n_slots] canvases */

@@ -8,6 +8,7 @@
 #include "model/model_internal.h"
 #include "model/runner/runner_assist.h"
 #include "model/runner/runner_internal.h"
+#include "model/runner/runner_look.h"
 #include "model/runner/runner_share.h"
 #include "model/shards.h"
 
@@ -47,6 +48,7 @@ void runner_close(weft_runner *base) {
   runner_close_held(r);
   runner_share_close(r->share);
   runner_assist_close(r, r->assist);
+  runner_look_close(r);
   runner_memory_close(&r->memory);
   weft_free(r);
 }
@@ -310,7 +312,7 @@ static weft_status take_memory(device_runner *r) {
   if (status == WEFT_OK) status = open_device(r);
   if (status == WEFT_OK) status = runner_assist_open(r, &r->assist);
   r->n_bytes += runner_assist_bytes(r->assist);
-  return status;
+  return status == WEFT_OK ? runner_look_open(r) : status;
 }
 
 weft_status weft_device_runner_count(const weft_device_runner_config *config, uint64_t *n_bytes, uint64_t *n_pinned) {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "model/runner/runner_assist.h"
 #include "model/runner/runner_internal.h"
+#include "model/runner/runner_look.h"
 
 static void slot_push(device_runner *r, runner_slot *s, int32_t token) {
   if (s->n_history < r->config.seq_tokens_max) s->history[s->n_history++] = token;
@@ -146,6 +147,7 @@ void runner_settle(device_runner *r, runner_flight *f) {
     status = runner_assist_take(r, f);
     pack_results(f);
   }
+  runner_look_take(r, f, status == WEFT_OK);
   time_step(r, f);
   if (status == WEFT_OK) return;
   f->step.status = WEFT_E_DEVICE;

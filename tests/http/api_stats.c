@@ -165,6 +165,9 @@ static void test_scopes(void **state) {
   assert_true(json_array_size(at(all, "replicas.0.steps")) > 1);
   assert_true(int_at(all, "models.0.steps") > 1);
   assert_int_equal(int_at(all, "cache.prompts"), 2);
+  /* the demo model has eight experts, each of which is counted where a layer has had 32 tokens for each */
+  double n_ratios = metric_as(t->port, OPERATOR, "weft_expert_tokens_ratio_count");
+  assert_true(n_ratios > 0 && n_ratios == 8 * metric_as(t->port, OPERATOR, "weft_expert_evenness_count"));
   assert_string_equal(text_at(red, "scope"), "own");
   assert_string_equal(text_at(red, "tenant"), "red");
   assert_int_equal(json_array_size(at(red, "tenants")), 1);

@@ -158,6 +158,8 @@ static void run(const char *backend, uint32_t n_devices, uint32_t n_shards, uint
   (void)snprintf(label, sizeof label, "%s, %u devices, %u shards", backend, n_devices, n_shards);
   rig_open(&r, &o);
   if (n_shards > 1 && strcmp(backend, "cpu") != 0) check_bytes(&r);
+  for (uint32_t p = 0; p < n_devices && strcmp(backend, "fake experts") == 0; p++)
+    rig_need(weft_device_weights(r.split[1].device[p]).n_bytes_host > 0, label, "a card has all of its experts");
   play(&r);
   rig_close(&r);
   if (n_devices == 1) memcpy(alone, answers, sizeof alone);
@@ -190,9 +192,10 @@ int main(int argc, char **argv) {
     uint32_t n_devices, n_shards;
     uint64_t logits_bytes_max; /* 1: logits of one row at a time */
   } cards[] = {{3, 3, 0}, {6, 3, 1}, {12, 12, 1}, {16, 16, 0}, {16, 1, 0}},
-    hosts[] = {{2, 1, 0},  {3, 1, 0},  {5, 1, 0},  {7, 1, 0},   {8, 8, 0},  {9, 3, 0},  {10, 2, 0},
-               {11, 1, 0}, {13, 1, 0}, {14, 1, 0}, {16, 16, 0}, {15, 3, 0}, {16, 8, 0}, {4, 1, 0},
-               {6, 1, 0},  {8, 1, 0},  {9, 1, 0},  {10, 1, 0},  {12, 1, 0}, {15, 1, 0}, {4, 4, 0}};
+    away[] = {{3, 3, 0}, {4, 2, 1}, {8, 8, 0}}, /* cards that leave two of three stacks of experts in host memory */
+      hosts[] = {{2, 1, 0},  {3, 1, 0},  {5, 1, 0},  {7, 1, 0},   {8, 8, 0},  {9, 3, 0},  {10, 2, 0},
+                 {11, 1, 0}, {13, 1, 0}, {14, 1, 0}, {16, 16, 0}, {15, 3, 0}, {16, 8, 0}, {4, 1, 0},
+                 {6, 1, 0},  {8, 1, 0},  {9, 1, 0},  {10, 1, 0},  {12, 1, 0}, {15, 1, 0}, {4, 4, 0}};
   const char *const path[2] = {wide_model_file("tied", false, true), wide_model_file("experts", true, false)};
   make_requests();
   if (argc > 2 && strcmp(argv[1], "--backend") == 0 && strcmp(argv[2], "cuda") == 0) {
@@ -203,6 +206,8 @@ int main(int argc, char **argv) {
   run("ref", 1, 1, 0, path);
   for (size_t i = 0; i < sizeof cards / sizeof *cards; i += test_amount(3, 1, 1))
     run("fake graphs", cards[i].n_devices, cards[i].n_shards, cards[i].logits_bytes_max, path);
+  for (size_t i = 0; i < sizeof away / sizeof *away; i += test_amount(3, 2, 1))
+    run("fake experts", away[i].n_devices, away[i].n_shards, away[i].logits_bytes_max, path);
   run("cpu", 1, 1, 0, path);
   for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i += test_amount(6, 2, 1))
     run("cpu", hosts[i].n_devices, hosts[i].n_shards, 0, path);
