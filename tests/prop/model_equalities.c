@@ -124,7 +124,7 @@ static void make_stories(const harness *h, effort much) {
     bool known = length[i] == 0 || length[i] > 260;
     for (uint32_t k = 0; k < i; k++) known |= length[k] == length[i];
     if (known || (much < FULL && i % 3 != 0)) continue; /* 1, window, 2 * window + 1 */
-    if (much == BRIEF && length[i] == 1) continue;
+    if (much == BRIEF && length[i] == 1 && n > 1) continue; /* without windows there is no other */
     bool diffusion = h->info->canvas_length > 0;
     make_story(h, length[i], diffusion, much == BRIEF ? 2 : 3, 1000 + i);
     if (diffusion && i % 3 == 0) make_story(h, length[i], false, 0, 2000 + i);
