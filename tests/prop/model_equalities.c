@@ -123,8 +123,8 @@ static void make_stories(const harness *h, effort much) {
   for (uint32_t i = 0; i < n && n_stories + 2 <= STORIES_MAX; i++) {
     bool known = length[i] == 0 || length[i] > 260;
     for (uint32_t k = 0; k < i; k++) known |= length[k] == length[i];
-    if (known || (much < FULL && i % 3 != 0)) continue; /* 1, window, 2 * window + 1 */
-    if (much == BRIEF && length[i] == 1 && n > 1) continue; /* without windows there is no other */
+    if (known || (much < FULL && i % 3 != 0)) continue;     /* 1, window, 2 * window + 1 */
+    if (much == BRIEF && length[i] == 1 && n > 1) continue; /* without a window it is all there is */
     bool diffusion = h->info->canvas_length > 0;
     make_story(h, length[i], diffusion, much == BRIEF ? 2 : 3, 1000 + i);
     if (diffusion && i % 3 == 0) make_story(h, length[i], false, 0, 2000 + i);
