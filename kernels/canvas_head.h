@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The output matrix of a model with canvases, in two forms: rows of a canvas are multiplied in 8 bits where the device
- * has products of 8 bits, and all else (tokens that are looked up, soft embeddings, rows written token by token) has
- * the numbers of the file.
+ * has products of 8 bits, and so are their soft embeddings (on ref, and on cuda where the kernel set multiplies
+ * integers); all else (tokens that are looked up, rows written token by token) has the numbers of the file.
  *
  * Law: which form a row is multiplied in follows from what the row is, and not from the rows beside it. A weight that
  * was placed with WEFT_USE_CANVASES is its form of 16 bits; its other form shares the memory, and is never freed. Where

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/memory_room.h"
+#include "kernels/canvas_head.h"
 #include "kernels/device_internal.h"
 #include "kernels/holding.h"
 #include "kernels/host_experts.h"
@@ -305,8 +306,12 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
 }
 
 uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses) {
-  if (device == NULL || !device->info.integers || device->calls->integers_bytes == NULL) return 0;
-  return device->calls->integers_bytes(weight, uses);
+  if (device == NULL || device->calls->integers_bytes == NULL || device->info.products != 8) return 0;
+  uint64_t n_bytes = device->calls->integers_bytes(weight, uses);
+  if (device->info.integers) return n_bytes;
+  /* Those of soft embeddings are there in any case. */
+  uint64_t others = device->calls->integers_bytes(weight, WEFT_USE_MATMUL);
+  return (uses & WEFT_USE_CANVASES) != 0 && n_bytes > others ? n_bytes - others : 0;
 }
 
 bool weft_device_keep_integers(weft_device *device, bool keep) {

@@ -123,7 +123,8 @@ static weft_status open_buffers(weft_logits *l, weft_error *error) {
   uint64_t n = l->config.limits.rows_max, hidden = l->info->n_hidden, n_head = l->config.head_rows;
   weft_head_rows_args rows = {
       .weight = l->head, .n_rows = (uint32_t)n_head, .h_stride = hidden, .logits_stride = l->info->n_vocab};
-  weft_soft_args soft = {.weight = l->head, .n_rows = 1, .logits_stride = l->info->n_vocab, .soft_stride = hidden};
+  weft_soft_args soft = {
+      .weight = &l->canvas_head, .n_rows = 1, .logits_stride = l->info->n_vocab, .soft_stride = hidden};
   uint64_t a = weft_head_rows_scratch(d, &rows), b = weft_soft_scratch(d, &soft);
   l->scratch_bytes = a > b ? a : b;
   weft_status status = weft_device_alloc(d, n * hidden * sizeof(float), (void **)&l->d_hidden);
@@ -314,7 +315,7 @@ static weft_status make_soft(weft_logits *l, const weft_logits_sequence *q, cons
     status = weft_device_upload(d, l->d_logits, previous + i * n_vocab, n_vocab * sizeof(float));
     weft_soft_args args = {.logits = l->d_logits,
                            .temperature = l->d_temperature,
-                           .weight = l->head,
+                           .weight = &l->canvas_head,
                            .soft = l->d_made_soft,
                            .n_rows = 1,
                            .logits_stride = n_vocab,

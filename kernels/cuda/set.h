@@ -5,8 +5,9 @@
  * files are compiled with WEFT_CUDA_PORTABLE, that of compute capability 8.0 and later (portable/).
  *
  * Law: code outside a set calls these launchers through cuda_device.set alone. All sets give the same bits
- * (gemm/gemm.h, attention/attention.cuh), read the same packed layout and take the same arguments. The set of a card
- * is chosen when it is opened (kernels/card_sets.h) and stays. A further set is a row of card_sets.c and of sets.cu. */
+ * (gemm/gemm.h, attention/attention.cuh), but for soft embeddings of integers, which Hopper's alone has; they read the
+ * same packed layout and take the same arguments. The set of a card is chosen when it is opened (kernels/card_sets.h)
+ * and stays. A further set is a row of card_sets.c and of sets.cu. */
 #ifndef WEFT_KERNELS_CUDA_SET_H
 #define WEFT_KERNELS_CUDA_SET_H
 
@@ -43,6 +44,7 @@ typedef struct cuda_set {
   weft_status (*attention_decode_stream)(cuda_device *d, const struct attention_kernel_args *args);
   weft_status (*attention_decode_cluster)(cuda_device *d, const struct attention_kernel_args *args);
   weft_status (*soft)(cuda_device *d, const struct head_group *group);
+  weft_status (*soft_integers)(cuda_device *d, const struct head_group *group); /* NULL: soft is for all rows */
   weft_status (*route)(weft_device *device, const weft_route_args *args);
   uint64_t (*route_scratch)(weft_device *device, const weft_route_args *args);
   weft_status (*sample)(weft_device *device, const weft_sample_args *args);

@@ -2,7 +2,7 @@
 /* The kernel sets that this module has, in the order in which a card is offered them. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/gemm/w8a8.h"
-#include "kernels/cuda/head/head.h"
+#include "kernels/cuda/head/soft_integers.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/moe/route.h"
@@ -40,6 +40,7 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      attention_decode_stream,
      NULL,
      head_soften,
+     NULL,
      route_product,
      route_product_scratch,
      cuda_sample},
@@ -93,6 +94,7 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      attention_decode_stream,
      attention_decode_cluster,
      head_soften,
+     soft_integers,
      cuda_route,
      cuda_route_scratch,
      cuda_sample},

@@ -8,11 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-/* Scratch: [n_in] sum (double), [n_in] weight row, [n_vocab] logits. */
+/* Scratch: [n_in] sum (double), the weight rows of a soft row, [n_vocab] logits. */
 uint64_t ref_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
   (void)device;
   uint64_t n_in = args->weight->n_in, n_vocab = args->weight->n_out;
-  return n_in * (sizeof(double) + sizeof(float)) + n_vocab * sizeof(float);
+  return n_in * sizeof(double) + (ref_soft_row_floats(args->weight) + n_vocab) * sizeof(float);
 }
 
 /* The first of the tokens with the largest allowed logit; n_vocab when no token is allowed. */
@@ -85,7 +85,7 @@ weft_status ref_head_stats(weft_device *device, const weft_head_stats_args *args
   const weft_weight *weight = args->weight;
   double *sum = args->scratch;
   float *row = (float *)(sum + weight->n_in);
-  float *logits = row + weight->n_in;
+  float *logits = row + ref_soft_row_floats(weight);
   const weft_head_join_args whole = {.token = {0, weight->n_out},
                                      .n_parts = 1,
                                      .temperature = args->temperature,

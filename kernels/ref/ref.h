@@ -60,7 +60,8 @@ void ref_latent_choose_rows(const weft_latent_choose_args *args, ref_latent_scor
 const weft_latent_segment *ref_latent_segment(const weft_latent_segment *segment, uint32_t n, uint32_t row);
 void ref_latent_rotate(const weft_latent_turn *turn, float *x, uint32_t n, uint32_t position, float way);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed
- * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, n_in floats. */
+ * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, ref_soft_row_floats. */
+uint64_t ref_soft_row_floats(const weft_weight *weight);
 void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
                   float scale, double *sum, float *row, float *soft);
 /* Logits of one row, capped; true when one of them was not finite before. row: scratch of n_in floats. */

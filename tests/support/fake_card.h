@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/canvas_head.h"
 #include "kernels/device_internal.h"
 #include "kernels/expert_slots.h"
 #include "kernels/shards_exchange.h"
@@ -722,15 +723,14 @@ static inline void fake_close(weft_device *device) {
 }
 
 /* ---- open ---- */
-
 static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate,
                                                     fake_launch,  fake_free_graph,  fake_free_exec};
 
-/* A layout of the card's own: a byte for each element of a quantised weight that is not looked up. */
+/* A byte for each element of a quantised weight that is not looked up, and another for soft embeddings of canvases. */
 static inline uint64_t fake_integers_bytes(const weft_weight *weight, unsigned uses) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
-  if (type == NULL || type->n_elements == 1 || (uses & WEFT_USE_EMBED) != 0) return 0;
-  return (uint64_t)weight->n_mats * weight->n_out * weight->n_in;
+  if (type == NULL || type->n_elements == 1 || weft_keeps_numbers(uses)) return 0;
+  return (uint64_t)weight->n_mats * weight->n_out * weight->n_in * ((uses & WEFT_USE_CANVASES) != 0 ? 2 : 1);
 }
 
 static const device_calls fake_calls = {.close = fake_close,

@@ -265,6 +265,7 @@ static void test_integers_where_there_is_room(void **state) {
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
   fake_card *counts = fake_card_open(false);
   counts->base.info.integers = true;
+  counts->base.info.products = 8;
   weft_split_weights(gguf, &counts->base, &n_bytes, &n_integers);
   weft_device_close(&counts->base);
   assert_true(n_bytes > 5 << 20 && n_integers > 3 << 20);

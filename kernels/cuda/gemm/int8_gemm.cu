@@ -166,12 +166,20 @@ static __device__ void produce_scales(const gemm_args &a, uint8_t *ring, int8_me
 
 typedef int32_t span_sums[SUMS][4];
 
-/* d (+)= a b of 64 rows x 128 columns x 32 inputs, both in shared memory; add 0: from zero. */
+#define INT8_WGMMA(rows)                                                                                     \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32." rows \
+               ".s8 {" WGMMA_128 "}, %64, %65, p;\n}\n"                                                      \
+               : W8A8_SUMS_16                                                                                \
+               : "l"(a), "l"(b), "r"(add))
+
+/* d (+)= a b of 64 rows x 128 columns x 32 inputs, both in shared memory; add 0: from zero. UNSIGNED: the rows' numbers
+ * have no sign. */
+template <bool UNSIGNED>
 static __device__ __forceinline__ void int8_wgmma(span_sums &d, uint64_t a, uint64_t b, int32_t add) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" WGMMA_128
-               "}, %64, %65, p;\n}\n"
-               : W8A8_SUMS_16
-               : "l"(a), "l"(b), "r"(add));
+  if constexpr (UNSIGNED)
+    INT8_WGMMA("u8");
+  else
+    INT8_WGMMA("s8");
 }
 
 /* Waits until the next stage is full. */
@@ -190,12 +198,13 @@ static __device__ __forceinline__ void release_stage(int8_memory &m, pipeline_st
 
 /* Starts the products of half a span. group: the warpgroup's own, in a uniform register, so that no descriptor has to
  * be brought to one. */
+template <bool UNSIGNED>
 static __device__ __forceinline__ void start_half(const uint8_t *stage, uint32_t group, int32_t add, span_sums &d) {
   uint64_t rows = wgmma_descriptor_swizzled(stage + group * GROUP_ROWS * 128, 1024);
   uint64_t columns = wgmma_descriptor_swizzled(stage + ROWS_BYTES, 1024);
 #pragma unroll
   for (int i = 0; i < 4; i++)
-    int8_wgmma(d, rows + (uint64_t)(32 * i >> 4), columns + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
+    int8_wgmma<UNSIGNED>(d, rows + (uint64_t)(32 * i >> 4), columns + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
 }
 
 /* sums += the span's s32 accumulators times their scales. */
@@ -343,15 +352,16 @@ static __device__ __forceinline__ void pass_turn(int8_memory &m, const int8_cons
 }
 
 /* Multiplies a span, and adds it to the sums. */
+template <bool UNSIGNED>
 static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_memory &m, int8_consumer &at,
                                                      span_sums &d, float (&sums)[SUMS][4]) {
   const uint8_t *first = acquire_stage(ring, m, at.read), *second = acquire_stage(ring, m, at.read);
   const uint8_t *factors = ring + STAGES * STAGE_BYTES + at.factors.stage * FACTORS_BYTES;
   take_turn(m, at);
   wgmma_fence();
-  start_half(first, at.group, 0, d);
+  start_half<UNSIGNED>(first, at.group, 0, d);
   wgmma_commit();
-  start_half(second, at.group, 1, d);
+  start_half<UNSIGNED>(second, at.group, 1, d);
   wgmma_commit();
   wgmma_wait<1>();
   pass_turn(m, at);
@@ -376,12 +386,12 @@ static __device__ __forceinline__ void skip_span(const uint8_t *ring, int8_memor
   advance(at.factors, FACTORS);
 }
 
-template <bool GATED, class Y>
+template <bool GATED, class Y, bool UNSIGNED>
 static __device__ __forceinline__ void multiply_item(const gemm_args &a, const work_item &item, const uint8_t *ring,
                                                      int8_memory &m, int8_consumer &at) {
   span_sums d = {};
   float sums[SUMS][4] = {};
-  for (uint32_t span = 0; span < w8a8_spans_of(a); span++) multiply_span(ring, m, at, d, sums);
+  for (uint32_t span = 0; span < w8a8_spans_of(a); span++) multiply_span<UNSIGNED>(ring, m, at, d, sums);
   if constexpr (GATED)
     run_gated_epilogue(a, item, at.row, sums);
   else
@@ -399,7 +409,7 @@ static __device__ __forceinline__ void init_mbarriers(int8_memory &m) {
 }
 
 /* GATED: results are act(g) * u, in float. */
-template <bool GATED, class Y>
+template <bool GATED, class Y, bool UNSIGNED>
 static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __grid_constant__ gemm_args a) {
   extern __shared__ __align__(1024) uint8_t ring[]; /* stages; scales and steps */
   __shared__ int8_memory m;
@@ -424,7 +434,7 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
   pipeline_state item_at = {0, 0};
   for (work_item item; (item = acquire_item(m, item_at, true)).n > 0;) {
     if (group * GROUP_ROWS < item.n)
-      multiply_item<GATED, Y>(a, item, ring, m, at);
+      multiply_item<GATED, Y, UNSIGNED>(a, item, ring, m, at);
     else
       for (uint32_t span = 0; span < w8a8_spans_of(a); span++) skip_span(ring, m, at);
   }
@@ -445,9 +455,9 @@ bool int8_gemm_has_gated_epilogue(const gemm_args *args) {
 }
 
 /* a NULL: sets the kernel up. */
-template <bool GATED, class Y>
+template <bool GATED, class Y, bool UNSIGNED>
 static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
-  auto kernel = int8_gemm_kernel<GATED, Y>;
+  auto kernel = int8_gemm_kernel<GATED, Y, UNSIGNED>;
   if (a == NULL) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, INT8_BYTES);
     return cuda_judge(d, error, "setting up products of integers");
@@ -461,13 +471,18 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
 }
 
 weft_status int8_gemm(cuda_device *d, const gemm_args *args) {
-  return args->gated       ? launch_gemm<true, float>(d, args)
-         : args->y_is_bf16 ? launch_gemm<false, __nv_bfloat16>(d, args)
-                           : launch_gemm<false, float>(d, args);
+  return args->gated       ? launch_gemm<true, float, false>(d, args)
+         : args->y_is_bf16 ? launch_gemm<false, __nv_bfloat16, false>(d, args)
+                           : launch_gemm<false, float, false>(d, args);
+}
+
+weft_status int8_gemm_unsigned(cuda_device *d, const gemm_args *args) {
+  return launch_gemm<false, float, true>(d, args);
 }
 
 weft_status int8_gemm_setup(cuda_device *d) {
-  weft_status status = launch_gemm<true, float>(d, NULL);
-  if (status == WEFT_OK) status = launch_gemm<false, __nv_bfloat16>(d, NULL);
-  return status == WEFT_OK ? launch_gemm<false, float>(d, NULL) : status;
+  weft_status status = launch_gemm<true, float, false>(d, NULL);
+  if (status == WEFT_OK) status = launch_gemm<false, __nv_bfloat16, false>(d, NULL);
+  if (status == WEFT_OK) status = launch_gemm<false, float, true>(d, NULL);
+  return status == WEFT_OK ? launch_gemm<false, float, false>(d, NULL) : status;
 }

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/head/soft_integers.h"
 #include "kernels/cuda/set.h"
-#include "kernels/cuda/weights/int8_weights.h"
 
 enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK, HEAD_ROWS_INT8 = 384 };
 
@@ -40,13 +40,21 @@ static __device__ void block_best(float *value, int32_t *index, float *values, i
   __syncthreads();
 }
 
+/* Where a lane leaves the weights of four tokens (soft_integers.h): unit `unit` of 128 tokens of the chunk. */
+static __device__ __forceinline__ uint32_t *soft_word(const soft_rows &s, uint32_t r, uint32_t chunk, uint32_t unit) {
+  const uint32_t place = chunk / s.part_chunks * s.n_places + r, lane = threadIdx.x % 32;
+  unit += chunk % s.part_chunks * (CHUNK / 128);
+  return (uint32_t *)(void *)(s.numbers + w8a8_at(s.n_tiles, unit, place, lane % 8) + lane / 8 * 4);
+}
+
 /* A warp measures a chunk; a lane has four times four tokens. */
 template <bool WHOLE>
 static __device__ __forceinline__ void measure_chunk(const head_group &g, uint32_t r, uint32_t chunk,
                                                      const uint32_t *mask) {
   const float *row = g.logits + (uint64_t)r * g.logits_stride;
   float logit[16], best = -INFINITY, zero = 0.0f, sum = 0.0f, weighted = 0.0f, steep = steepness_of(g, r);
-  uint32_t bits[4], lane = threadIdx.x % 32, v0 = chunk * CHUNK + lane * 4;
+  uint32_t bits[4], lane = threadIdx.x % 32, v0 = chunk * CHUNK + lane * 4, word = 0;
+  const bool softens = g.soft_rows.numbers != NULL && (g.want == NULL || g.want[r] != 0);
   int32_t index = -1;
 #pragma unroll
   for (int i = 0; i < 4; i++) load_logits<WHOLE, 4>(g, row, v0 + i * 128, logit + 4 * i);
@@ -68,6 +76,11 @@ static __device__ __forceinline__ void measure_chunk(const head_group &g, uint32
     float t = (bits[i / 4] >> i % 4 & 1u) != 0 ? __fmul_rn(logit[i] - best, steep) : -1000.0f, weight = power_of_2(t);
     sum = __fadd_rn(sum, weight);
     weighted = __fmaf_rn(weight, t, weighted);
+    if (!softens) continue;
+    word |= __float2uint_rn(__fmul_rn(weight, 255.0f)) << (i % 4 * 8);
+    if (i % 4 < 3) continue;
+    *soft_word(g.soft_rows, r, chunk, (uint32_t)i / 4) = word;
+    word = 0;
   }
   sum = warp_sum(sum);
   weighted = warp_sum(weighted);
@@ -255,6 +268,28 @@ static __device__ void give_likeliest(const head_group &g, const head_outputs &o
   o.top[r] = bad ? 0.0f : best;
 }
 
+/* The scales of a row's weights of tokens; those beyond the vocabulary are 0. */
+static __device__ void give_soft_scales(const head_group &g, uint32_t r, const row_result &row) {
+  const soft_rows &s = g.soft_rows;
+  const float steep = steepness_of(g, r);
+  for (uint32_t c = threadIdx.x; c < s.n_parts * s.part_chunks; c += FINISH_THREADS) {
+    float scale = c < g.n_chunks ? (float)chunk_weight(g.stats[(uint64_t)r * g.n_chunks + c], row.most, steep) : 0.0f;
+    uint64_t at = (uint64_t)(c % s.part_chunks) * (CHUNK / W8A8_SPAN) * s.n_tiles * 8;
+    for (uint32_t span = 0; span < CHUNK / W8A8_SPAN; span++, at += (uint64_t)s.n_tiles * 8)
+      s.scales[at + c / s.part_chunks * s.n_places + r] = scale;
+  }
+}
+
+/* The jobs of the product, of rows that are wanted: those of a part as even as whole warpgroups are. */
+static __device__ void give_soft_jobs(const soft_rows &s) {
+  const uint32_t each = (s.n + INT8_JOB_ROWS - 1) / INT8_JOB_ROWS, n = (s.n + each * 64 - 1) / (each * 64) * 64;
+  if (threadIdx.x == 0) *s.n_jobs = s.n_parts * each;
+  for (uint32_t j = threadIdx.x; j < s.n_parts * each; j += FINISH_THREADS) {
+    const uint32_t part = j / each, at = j % each * n;
+    s.jobs[j] = {part, part * s.n_places + s.first + at, at < s.n ? min(n, s.n - at) : 0};
+  }
+}
+
 static __global__ void __launch_bounds__(FINISH_THREADS)
     finish_kernel(const __grid_constant__ head_group g, const head_outputs o) {
   launch_dependents_and_wait();
@@ -270,7 +305,12 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
     int32_t drawn = draw_in_chunk(g, r, g.logits + (uint64_t)r * g.logits_stride, row, (double)u * row.total);
     if (threadIdx.x == 0) give_row(g, o, r, row, drawn);
   }
-  if (g.rows == NULL || threadIdx.x != 0) return;
+  if (g.rows == NULL) return;
+  if (g.soft_rows.numbers != NULL) {
+    give_soft_scales(g, r, row);
+    if (r == 0) give_soft_jobs(g.soft_rows);
+  }
+  if (threadIdx.x != 0) return;
   row_stat out = {row.most, row.bad ? 0.0f : (float)((double)g.soft_scale / row.total)};
   g.rows[r] = out;
 }
@@ -315,7 +355,10 @@ void head_cut(cuda_cutter *cutter, const weft_weight *weight, uint32_t n_rows, b
   group->stats = (chunk_stat *)cuda_cut(cutter, (uint64_t)n_rows * group->n_chunks * sizeof(chunk_stat));
   if (!soft) return;
   group->rows = (row_stat *)cuda_cut(cutter, n_rows * sizeof(row_stat));
-  soft_cut(cutter, n_rows, group);
+  if (soft_has_integers(weight))
+    soft_integers_cut(cutter, n_rows, group);
+  else
+    soft_cut(cutter, n_rows, group);
 }
 
 typedef struct stats_plan {
@@ -403,15 +446,22 @@ static weft_status cap_rows(cuda_device *d, float *logits, uint64_t stride, uint
   return cuda_launched(d, "capping logits");
 }
 
-/* The soft rows of a group, without the blocks of HEAD_ROWS rows at either end of which none is wanted. */
-static weft_status soften_group(cuda_device *d, const weft_head_stats_args *args, const head_group *group,
-                                uint32_t first) {
-  head_group g = *group;
-  uint32_t at = 0, end = g.n_rows;
+/* The rows of a group whose soft rows are made: without the blocks of HEAD_ROWS rows at either end of which none is
+ * wanted. */
+static void choose_soft_rows(const cuda_device *d, const weft_head_stats_args *args, head_group *g, uint32_t first) {
+  uint32_t at = 0, end = g->n_rows;
   while (at + HEAD_ROWS < end && !any_wanted(d, args, first + at, HEAD_ROWS)) at += HEAD_ROWS;
   for (uint32_t last; (last = (end - 1) / HEAD_ROWS * HEAD_ROWS) > at; end = last)
     if (any_wanted(d, args, first + last, end - last)) break;
-  g.n_rows = end - at;
+  g->soft_rows.first = at;
+  g->soft_rows.n = end - at;
+}
+
+static weft_status soften_group(cuda_device *d, const head_group *group) {
+  if (group->soft_rows.numbers != NULL) return d->set->soft_integers(d, group);
+  head_group g = *group;
+  const uint32_t at = g.soft_rows.first;
+  g.n_rows = g.soft_rows.n;
   g.logits += at * g.logits_stride;
   g.temperature += at;
   if (g.allowed != NULL) g.allowed += at;
@@ -440,7 +490,10 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   g.soft = args->soft == NULL ? NULL : args->soft + (uint64_t)first * args->soft_stride;
   g.soft_stride = args->soft_stride;
   g.want = args->want_soft == NULL ? NULL : p->want + first;
-  if (!soft) g.rows = NULL;
+  if (soft)
+    choose_soft_rows(d, args, &g, first);
+  else
+    g.rows = NULL, g.soft_rows.numbers = NULL;
   bool draws = args->drawn != NULL;
   head_outputs o = {args->u + first,
                     args->argmax + first,
@@ -452,7 +505,7 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   weft_status status = gemm_from_f32(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
                                      logits, g.logits_stride, p->x);
   if (status == WEFT_OK) status = head_measure(d, &g, &o);
-  if (status == WEFT_OK && soft) status = soften_group(d, args, &g, first);
+  if (status == WEFT_OK && soft) status = soften_group(d, &g);
   if (status != WEFT_OK || args->logits == NULL || args->cap == 0.0f) return status;
   return cap_rows(d, logits, g.logits_stride, n, g.n_vocab, args->cap, args->bad + first);
 }
@@ -576,8 +629,9 @@ weft_status cuda_soft(weft_device *device, const weft_soft_args *args) {
     g.logits = args->logits + (uint64_t)first * args->logits_stride;
     g.temperature = args->temperature + first;
     g.soft = args->soft + (uint64_t)first * args->soft_stride;
+    g.soft_rows.first = 0, g.soft_rows.n = g.n_rows;
     status = head_measure(d, &g, NULL);
-    if (status == WEFT_OK) status = d->set->soft(d, &g);
+    if (status == WEFT_OK) status = soften_group(d, &g);
   }
   return status;
 }

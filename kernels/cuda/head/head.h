@@ -10,7 +10,7 @@
  * e = 2^15 e^((logit - largest logit of the row) / temperature), rounded to the 16-bit type in which the embedding is
  * multiplied (with f16 it is at worst a multiple of 2^-39 of the largest token's weight). The vocabulary is cut into at
  * most SPANS_MAX spans of whole chunks. A span adds steps of 16 tokens, ascending from 0; the spans are added
- * ascending; then comes the row's factor, scale / total. */
+ * ascending; then comes the row's factor, scale / total. Rows of canvases in 8 bits: soft_integers.h. */
 #ifndef WEFT_KERNELS_CUDA_HEAD_H
 #define WEFT_KERNELS_CUDA_HEAD_H
 
@@ -30,6 +30,20 @@ typedef struct row_stat {
   float most, factor;
 } row_stat;
 
+struct gemm_job;
+
+/* The weights of tokens of a group's rows as integers, in place `part * n_places + row` of tiled rows
+ * (soft_integers.h); numbers NULL: none are made. */
+typedef struct soft_rows {
+  uint8_t *numbers;
+  float *scales, *sums; /* sums: [part][n_places][columns] */
+  struct gemm_job *jobs;
+  uint32_t *n_jobs;
+  uint32_t n_places, n_tiles;    /* of a part; of all, of 8 rows */
+  uint32_t n_parts, part_chunks; /* of the vocabulary */
+  uint32_t first, n;             /* rows that are wanted */
+} soft_rows;
+
 /* One group of rows. Pointers are those of the group's first row. */
 typedef struct head_group {
   const weft_weight *weight;
@@ -45,6 +59,7 @@ typedef struct head_group {
   row_stat *rows;    /* [n_rows] */
   void *weights;     /* of tokens; layout in soft.cu */
   float *spans;      /* layout in soft.cu */
+  soft_rows soft_rows;
   float soft_scale;
   float *soft;
   uint64_t soft_stride;

@@ -3,6 +3,7 @@
 
 #include "kernels/canvas_head.h"
 #include "kernels/cuda/gemm/w8a8.cuh"
+#include "kernels/cuda/head/soft_integers.h"
 
 typedef struct make_args {
   packed_dims dims;
@@ -70,7 +71,8 @@ uint64_t int8_weights_bytes(const weft_weight *weight, unsigned uses) {
   weft_weight held = *weight;
   held.type = type->held_as;
   int8_sections place = int8_sections_of(&held);
-  return place.end - place.int8_weights;
+  uint64_t soft = (uses & WEFT_USE_CANVASES) != 0 ? soft_sections_behind(&held, 0).end : 0;
+  return place.end - place.int8_weights + soft;
 }
 
 template <int T>

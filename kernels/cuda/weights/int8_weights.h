@@ -38,7 +38,7 @@ typedef struct int8_sections {
   uint64_t int8_weights, steps, end;
 } int8_sections;
 int8_sections int8_sections_of(const weft_weight *weight);
-/* The bytes of int8 and steps (device_calls.integers_bytes). */
+/* The bytes of int8 and steps, and of those for soft embeddings (device_calls.integers_bytes). */
 uint64_t int8_weights_bytes(const weft_weight *weight, unsigned uses);
 /* Makes the int8 of a weight whose row tiles and steps are at `data`. */
 weft_status int8_weights_make(cuda_device *d, const weft_weight *weight, uint8_t *data);
@@ -49,6 +49,8 @@ weft_status int8_weights_make(cuda_device *d, const weft_weight *weight, uint8_t
 bool int8_gemm_takes(const gemm_args *args);
 bool int8_gemm_has_gated_epilogue(const gemm_args *args);
 weft_status int8_gemm(cuda_device *d, const gemm_args *args);
+/* The same of rows whose numbers have no sign, with jobs, in f32. */
+weft_status int8_gemm_unsigned(cuda_device *d, const gemm_args *args);
 weft_status int8_gemm_setup(cuda_device *d);
 
 #endif

@@ -9,7 +9,8 @@
 #include "kernels/canvas_head.h"
 #include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/gemm/w8a8.h"
-#include "kernels/cuda/weights/int8_weights.h"
+#include "kernels/cuda/head/soft_integers.h"
+#include "kernels/cuda/set.h"
 #include "kernels/cuda/weights/packed_element.cuh"
 #include "kernels/repack.h"
 
@@ -409,13 +410,24 @@ static uint32_t kept_layout(const weft_weight *weight) {
   return weft_canvas_head(weight).layout;
 }
 
-static uint64_t packed_bytes(const weft_weight *weight) {
+/* What lies before integers for soft embeddings. */
+static uint64_t plain_bytes(const weft_weight *weight) {
   if (weight->type == WEFT_TYPE_F32) return PACKED_HEADER_BYTES + file_bytes_of(weight);
   packed_dims dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
   uint64_t n_tiles = (uint64_t)weight->n_mats * dims.n_tiles;
   if (kept_layout(weight) == INT8_LAYOUT) return int8_sections_of(weight).end;
   if (kept_layout(weight) != W8A8_LAYOUT) return PACKED_HEADER_BYTES + n_tiles * dims.tile_bytes;
   return w8a8_steps_at(n_tiles, dims.tile_bytes) + w8a8_steps_bytes(n_tiles, weight->n_in);
+}
+
+/* Whether soft embeddings are made of integers that lie behind all else. */
+static bool keeps_soft_integers(const weft_weight *weight) {
+  return (weight->layout & WEFT_LAYOUT_CANVASES) != 0 && cuda_sets[0].soft_integers != NULL;
+}
+
+static uint64_t packed_bytes(const weft_weight *weight) {
+  uint64_t n_bytes = plain_bytes(weight);
+  return keeps_soft_integers(weight) ? soft_sections_behind(weight, n_bytes).end : n_bytes;
 }
 
 /* Copies file bytes to the staging buffer and packs them from there, as many row tiles at a time as fit. */
@@ -457,6 +469,8 @@ static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const 
   status = cuda_piece_begin(d);
   if (status == WEFT_OK) status = w8a8_make_steps(d, weight, data);
   if (status == WEFT_OK && kept_layout(weight) == INT8_LAYOUT) status = int8_weights_make(d, weight, data);
+  if (status == WEFT_OK && keeps_soft_integers(weight))
+    status = soft_integers_make(d, weight, data, plain_bytes(weight));
   return status == WEFT_OK ? cuda_piece_end(d) : status;
 }
 
