@@ -299,12 +299,15 @@ uint64_t weft_kv_file_n_added(const weft_kv_file *f) {
   return f->n_added;
 }
 
-static void start_moves(const weft_kv_file *f, ring *q, uint64_t n_added, bool lost) {
-  for (; q->n_started < q->n_added; q->n_started++) {
+/* Wakes as many threads as there are moves for: one writes at a time. */
+static void start_moves(weft_kv_file *f, ring *q, uint64_t n_added, bool lost) {
+  uint64_t n = 0, n_most = q == &f->up ? N_THREADS : 1;
+  for (; q->n_started < q->n_added; q->n_started++, n++) {
     move *m = &q->move[q->n_started % f->config.moves_max];
-    if (m->number >= n_added) return;
+    if (m->number >= n_added) break;
     m->lost = lost;
   }
+  for (uint64_t i = 0; i < n && i < n_most; i++) (void)pthread_cond_signal(&f->changed);
 }
 
 void weft_kv_file_start(weft_kv_file *f, uint64_t n_added, bool lost) {
@@ -314,7 +317,6 @@ void weft_kv_file_start(weft_kv_file *f, uint64_t n_added, bool lost) {
   (void)pthread_mutex_lock(&f->mutex);
   start_moves(f, &f->up, n_added, lost);
   start_moves(f, &f->down, n_added, lost);
-  (void)pthread_cond_broadcast(&f->changed);
   (void)pthread_mutex_unlock(&f->mutex);
 }
 
