@@ -347,22 +347,20 @@ void weft_kv_file_adopt(weft_kv_file *f, uint32_t slot, uint64_t sum) {
 
 double weft_kv_file_measure(weft_kv_file *f, const uint32_t *slot, uint32_t n) {
   uint32_t n_reads = 0, n_ended = 0;
+  uint64_t us = 0;
   weft_copy_end end;
   for (uint32_t i = 0; i < n && n_reads < f->config.n_host && n_reads < f->config.moves_max; i++) {
     WEFT_CHECK(slot[i] < f->config.n_slots);
     if (!f->filled[slot[i]]) continue;
     weft_kv_file_add(f, &(weft_page_copy){.from = slot[i], .to = n_reads++, .kind = WEFT_FILE_TO_HOST});
   }
-  uint64_t began_us = weft_clock_us();
   weft_kv_file_start(f, f->n_added, false);
   (void)pthread_mutex_lock(&f->mutex);
   while (f->up.n_ended < f->up.n_added) (void)pthread_cond_wait(&f->moved, &f->mutex);
-  double us = (double)(weft_clock_us() - began_us);
-  memset(f->n_outcomes, 0, sizeof f->n_outcomes);
   f->n_bytes_read = 0;
   (void)pthread_mutex_unlock(&f->mutex);
-  while (n_ended < n_reads) n_ended += weft_kv_file_ended(f, &end, 1);
-  return n_reads == 0 ? 0 : us / n_reads;
+  for (; n_ended < n_reads; us += end.us) n_ended += weft_kv_file_ended(f, &end, 1);
+  return n_reads == 0 ? 0 : (double)us / n_reads;
 }
 
 /* ---- any thread ------------------------------------------------------------------------------------------ */
