@@ -8,8 +8,9 @@
       beside a program that reads the second file around the page cache, then again and again while the other model is loaded and
       unloaded LOADS [6] times, put to sleep and woken. Every answer must have the bytes of the first server: exit code 1 where one
       has not. With --sleep-mib N it sleeps with its weights in host memory. The gaps are those between two parts of one stream, as a
-      client sees them; of those above -g [2.5] ms the server's own record of its steps is asked at once: `long_gaps` says how many
-      streams had it, in what, and what the longest step then did. The longest of more gaps is longer: compare like numbers of them.
+      client sees them, once all streams of a round have begun; of those above -g [2.5] ms the server's own record of its steps is asked
+      at once: `long_gaps` says how many streams had it, in what, and what the longest step then did. The longest of more gaps is longer:
+      compare like numbers of them.
 """
 import argparse
 import atexit
@@ -89,8 +90,11 @@ class Server:
         return connection.getresponse().read().decode()
 
 
-def stream(server, model, number):
-    """The lines of one stream and when they came. Nothing is parsed while it runs."""
+BEGUN = 8  # tokens of each stream until which prompts of the others of its round may lie between
+
+
+def stream(server, model, number, begun=()):
+    """The lines of one stream and when they came. Nothing is parsed while it runs. begun: how many lines each stream of its round has."""
     lines = []
 
     def read(answer):
@@ -100,7 +104,9 @@ def stream(server, model, number):
                 continue
             now = time.monotonic()
             lines.append((now, line))
-            if before is not None and (now - before) * 1e3 > args.long_ms:
+            if begun:
+                begun[number] = len(lines)
+            if before is not None and (now - before) * 1e3 > args.long_ms and begun and min(begun) >= BEGUN:
                 long_gaps.append((now, (now - before) * 1e3))
                 look_now.set()
             before = now
@@ -128,15 +134,16 @@ def parsed(lines, times):
 
 def streams(server, model):
     """Texts of all streams at once, and the gaps as (when the later part came, ms)."""
-    lines, times = [None] * args.n, [[] for _ in range(args.n)]
+    lines, times, begun = [None] * args.n, [[] for _ in range(args.n)], [0] * args.n
     gc.collect()
-    threads = [threading.Thread(target=lambda i=i: lines.__setitem__(i, stream(server, model, i))) for i in range(args.n)]
+    threads = [threading.Thread(target=lambda i=i: lines.__setitem__(i, stream(server, model, i, begun))) for i in range(args.n)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     texts = [parsed(lines[i], times[i]) for i in range(args.n)]
-    return texts, [(b, (b - a) * 1e3) for row in times for a, b in zip(row, row[1:])]
+    all_begun = max(row[min(BEGUN, len(row) - 1)] for row in times)
+    return texts, [(b, (b - a) * 1e3) for row in times for a, b in zip(row, row[1:]) if a >= all_begun]
 
 
 def steps_of(trace):
@@ -169,22 +176,27 @@ def longest_step(steps, from_us, to_us):
 
 
 def watch(server):
-    """Asks for the steps of a long gap as soon as there is one. The newest step is about now."""
+    """Asks for the steps of a long gap as soon as there is one, and reads them when all is over."""
     while not all_over:
         look_now.wait()
         time.sleep(0.01)
         look_now.clear()
         gaps, long_gaps[:] = list(long_gaps), []
-        if not gaps or len(explained) == 20:
+        here = beside[0]
+        if not gaps or sum(what == here for what, *_ in asked) == 8:
             continue
-        trace = json.loads(server.get("/admin/trace"))
-        if "traceEvents" not in trace:
-            return  # the server ends
-        steps = steps_of(trace)
-        now_us, now = max(step["end"] for step in steps.values()), time.monotonic()
-        at = max(gaps, key=lambda gap: gap[1])
-        end_us = now_us - (now - at[0]) * 1e6
-        explained.append((at[0], {"ms": round(at[1], 3), "streams": len(gaps), "step": longest_step(steps, end_us - at[1] * 1e3 - 3e3, end_us + 3e3)}))
+        asked.append((here, gaps, server.get("/admin/trace"), time.monotonic()))
+
+
+def explained(here, gaps, text, now):
+    """A long gap, and the server's longest step then. The newest step is about now."""
+    try:
+        steps = steps_of(json.loads(text))
+        end_us = max(step["end"] for step in steps.values()) - (now - max(gaps, key=lambda gap: gap[1])[0]) * 1e6
+    except (KeyError, ValueError):
+        steps, end_us = {}, 0.0  # the server had ended
+    at, ms = max(gaps, key=lambda gap: gap[1])
+    return {"while": here, "at_s": round(at - started, 3), "ms": round(ms, 3), "gaps": len(gaps), "step": longest_step(steps, end_us - ms * 1e3 - 3e3, end_us + 3e3)}
 
 
 def told(gaps):
@@ -206,8 +218,10 @@ def tell(what):
 
 def change(server, spans, what):
     began = time.monotonic()
+    beside[0] = what
     server.post(f"/v1/models/{what}", {"model": names[1]})
     spans.setdefault(what, []).append((began, time.monotonic()))
+    beside[0] = "between"
 
 
 def read_file(path):
@@ -217,7 +231,7 @@ def read_file(path):
 
 gc.disable()
 sys.setswitchinterval(0.0002)
-long_gaps, look_now, explained, all_over = [], threading.Event(), [], False
+long_gaps, look_now, asked, all_over, beside = [], threading.Event(), [], False, ["quiet"]
 folder_options = {"--models-mib", "--load-tenants", "--sleep-mib", "--keep-alive-seconds"}  # which a server without a folder does not take
 rest, more = more, [o for o, before in zip(more, [""] + more) if o not in folder_options and before not in folder_options]
 both = Server(*[o for f in files for o in ("-m", os.path.join(args.folder, f))])
@@ -238,18 +252,17 @@ n_wrong, n_answers, spans, loud, going = 0, 0, {}, [], True
 def rounds(n, what):
     """Gaps of streams beside nothing but what is told."""
     global n_wrong, n_answers
-    gaps, began = [], time.monotonic()
+    gaps = []
+    beside[0] = what
     for _ in range(n):
         texts, more_gaps = streams(server, names[0])
         gaps += more_gaps
         n_wrong += sum(a != b for a, b in zip(texts, wanted))
         n_answers += args.n
-    spans_beside[what] = [(began, time.monotonic())]
     tell(f"the {what} streams have ended")
     return gaps
 
 
-spans_beside = {}
 quiet = rounds(args.quiet, "quiet")
 reader = read_file(os.path.join(args.folder, files[1])) if args.reads else None
 read = rounds(args.reads, "reads")
@@ -286,13 +299,6 @@ code = server.end()
 tell("the server has ended")
 
 
-def explain(at, about):
-    """In which of all spans the gap was, and how long after its beginning."""
-    inside = [(what, at - a) for what, rows in (spans_beside | spans).items() for a, b in rows if a <= at - about["ms"] * 1e-3 and at - about["ms"] * 1e-3 <= b]
-    what, after = inside[0] if inside else ("between", 0.0)
-    return {"while": what, "after_s": round(after, 3)} | about
-
-
 every = [s for rows in spans.values() for s in rows]
 beside = set(within(loud, every))
 print(json.dumps({
@@ -305,6 +311,6 @@ print(json.dumps({
     "gaps_while_it_leaves": told(within(loud, spans.get("unload", []) + spans.get("sleep", []))),
     "gaps_by_kind": {what: told(within(loud, rows)) for what, rows in spans.items()},
     "gaps_between": told([g for g in loud if g not in beside]),
-    "long_gaps": [explain(at, about) for at, about in explained],
+    "long_gaps": [explained(*one) for one in asked],
     "metrics": kept}))
 sys.exit(1 if n_wrong or code else 0)
