@@ -67,8 +67,8 @@ uint32_t weft_kv_file_ended(weft_kv_file *file, weft_copy_end *out, uint32_t max
 /* The checksum of a slot that no move fills. */
 uint64_t weft_kv_file_sum(const weft_kv_file *file, uint32_t slot);
 /* Before the first move: reads what is filled of these slots as moves do, into the first slots of host memory, and
- * returns the mean time of such a move, in us; 0: nothing is filled. What was read does not count, what is damaged does.
- */
+ * returns the mean time of such a move, in us; 0: nothing is filled. What was read does not count, what is damaged
+ * does. */
 double weft_kv_file_measure(weft_kv_file *file, const uint32_t *slot, uint32_t n);
 /* The slot, of which no move is under way, has content of this checksum from before: it is checked when it comes up. */
 void weft_kv_file_adopt(weft_kv_file *file, uint32_t slot, uint64_t sum);
