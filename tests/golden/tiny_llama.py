@@ -61,18 +61,18 @@ class Tiny:
 
 
 ALL = [
-    Tiny("llama-base", "llama", 301, eps=0.02),
-    Tiny("llama-3", "llama", 302, kv=1, head_dim=16, theta=5e5, rope=LLAMA3, tied=True),
-    Tiny("llama-linear-bias", "llama", 303, hidden=32, kv=4, bias=True, rope={"rope_type": "linear", "factor": 2.5}, bare=True),
-    Tiny("llama-yarn", "llama", 304, heads=2, kv=1, head_dim=16, rope=YARN),
+    Tiny("llama-base", "llama", 301, eps=0.02, prompts=(1, 9)),
+    Tiny("llama-3", "llama", 302, kv=1, head_dim=16, theta=5e5, rope=LLAMA3, tied=True, prompts=(1, 9)),
+    Tiny("llama-linear-bias", "llama", 303, hidden=32, kv=4, bias=True, rope={"rope_type": "linear", "factor": 2.5}, bare=True, prompts=(1, 9)),
+    Tiny("llama-yarn", "llama", 304, heads=2, kv=1, head_dim=16, rope=YARN, prompts=(1, 9)),
     Tiny("llama-window", "mistral", 305, hidden=32, window=8, theta=1e3),
     Tiny("llama-moe", "mixtral", 306, experts=4, top_k=2, dense=16, moe=16, theta=1e6, fused=True),
-    Tiny("qwen2-bias", "qwen2", 307, hidden=32, tied=True, eps=1e-6, theta=1e6),
-    Tiny("qwen3-base", "qwen3", 308, vocab=288, head_dim=16, tied=True, eps=1e-6, theta=1e6, text=True, prompts=(1, 17)),
-    Tiny("qwen3-yarn", "qwen3", 309, heads=6, kv=3, head_dim=16, eps=1e-6, theta=1e6, rope=YARN, bias=True),
-    Tiny("qwen3moe-base", "qwen3moe", 310, heads=8, kv=1, experts=8, top_k=3, moe=16, eps=1e-6, theta=1e6),
+    Tiny("qwen2-bias", "qwen2", 307, hidden=32, tied=True, eps=1e-6, theta=1e6, prompts=(1, 9)),
+    Tiny("qwen3-base", "qwen3", 308, vocab=288, head_dim=16, tied=True, eps=1e-6, theta=1e6, text=True, prompts=(1, 9)),
+    Tiny("qwen3-yarn", "qwen3", 309, heads=6, kv=3, head_dim=16, eps=1e-6, theta=1e6, rope=YARN, bias=True, prompts=(1, 9)),
+    Tiny("qwen3moe-base", "qwen3moe", 310, heads=8, kv=1, experts=8, top_k=3, moe=16, eps=1e-6, theta=1e6, prompts=(1, 9)),
     Tiny("qwen3moe-tied", "qwen3moe", 311, head_dim=16, experts=6, top_k=1, moe=8, eps=1e-6, theta=1e6, tied=True,
-         fused=True),
+         fused=True, prompts=(1, 9)),
 ]
 
 
