@@ -62,6 +62,39 @@ enum { SPLIT_PATTERNS_MAX = 6 };
   "| ?[\\p{P}\\p{S}]+[\\r\\n]*"                  \
   "|" SPACES_AT_LAST
 
+/* Letters with case, of those that Unicode had when the list was made (deepseek-llm). */
+#define CASED_LETTERS                                                                                    \
+  "\\x{41}-\\x{5a}\\x{61}-\\x{7a}\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}" \
+  "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}-\\x{377}\\x{37b}-\\x{37d}\\x{37f}"        \
+  "\\x{386}\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}\\x{3a3}-\\x{3f5}\\x{3f7}-\\x{481}"                 \
+  "\\x{48a}-\\x{52f}\\x{531}-\\x{556}\\x{10a0}-\\x{10c5}\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}"          \
+  "\\x{1c90}-\\x{1cba}\\x{1cbd}-\\x{1cbf}\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}"      \
+  "\\x{1e00}-\\x{1f15}\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}\\x{1f50}-\\x{1f57}"      \
+  "\\x{1f59}\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}"        \
+  "\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}\\x{1fe0}-\\x{1fec}"      \
+  "\\x{1ff2}-\\x{1ff4}\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}\\x{210a}-\\x{2113}\\x{2115}"                 \
+  "\\x{2119}-\\x{211d}\\x{2124}\\x{2126}\\x{2128}\\x{212a}-\\x{212d}\\x{212f}-\\x{2134}\\x{2139}"        \
+  "\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}\\x{214e}\\x{2183}-\\x{2184}\\x{2c00}-\\x{2c7b}"                \
+  "\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}\\x{2cf2}-\\x{2cf3}\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}"      \
+  "\\x{a722}-\\x{a76f}\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}"      \
+  "\\x{fb13}-\\x{fb17}\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}\\x{104b0}-\\x{104d3}"  \
+  "\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}"                 \
+  "\\x{1e900}-\\x{1e943}"
+/* The script Han. */
+#define HAN                                                                                                           \
+  "\\x{2e80}-\\x{2e99}\\x{2e9b}-\\x{2ef3}\\x{2f00}-\\x{2fd5}\\x{3005}\\x{3007}\\x{3021}-\\x{3029}\\x{3038}-\\x{303b}" \
+  "\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}\\x{f900}-\\x{fa6d}\\x{fa70}-\\x{fad9}\\x{16fe2}\\x{16fe3}"                  \
+  "\\x{16ff0}\\x{16ff1}\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2b739}\\x{2b740}-\\x{2b81d}\\x{2b820}-\\x{2cea1}"          \
+  "\\x{2ceb0}-\\x{2ebe0}\\x{2ebf0}-\\x{2ee5d}\\x{2f800}-\\x{2fa1d}\\x{30000}-\\x{3134a}\\x{31350}-\\x{323af}"
+/* As CASED_LINE, but that runs of Han are words of their own, and no part of others. A class says what it has not:
+ * a repeated group would take memory for each letter. */
+#define NO_WORD    HAN "\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}"
+#define KIMI_UPPER "[^" NO_WORD "\\p{Ll}]"
+#define KIMI_LOWER "[^" NO_WORD "\\p{Lu}\\p{Lt}]"
+#define KIMI_LINE                                                                                                    \
+  "[" HAN "]+|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+" WORD_SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER \
+  "+" KIMI_LOWER "*" WORD_SUFFIX "|\\p{N}{1,3}| ?[^" SPACES "\\p{L}\\p{N}]+[\\r\\n]*|" SPACES_AT_LAST
+
 typedef struct split_group {
   const char *names; /* between spaces */
   const char *patterns[SPLIT_PATTERNS_MAX];
@@ -81,9 +114,17 @@ static const split_group groups[] = {
     {" qwen35 ", {QWEN35_LINE}, false, false},
     {" gpt-4o llama4 kanana2 ", {CASED_LINE(WORD_SUFFIX, "\\p{N}{1,3}")}, false, false},
     {" tekken ", {CASED_LINE("", DIGIT)}, true, true},
+    {" kimi-k2 ", {KIMI_LINE}, false, false},
     {" starcoder refact command-r smollm codeshell exaone minerva-7b ", {DIGIT, GPT2_LINE}, false, false},
     {" deepseek-coder ",
      {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT},
+     false,
+     false},
+    /* The range : to ~ has letters, too. White space at the end is looked for from its first character on alone. */
+    {" deepseek-llm ",
+     {"[\\r\\n]", S "?[" CASED_LETTERS "]+",
+      S "?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+", "(?<!" S ")" S "+$",
+      "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT "+"},
      false,
      false},
     {" deepseek-v3 joyai-llm hunyuan-dense ",
@@ -141,11 +182,12 @@ weft_status split_open(weft_bytes pre, split **out, split_info *info, weft_error
   *out = NULL;
   const split_group *group = group_find(pre);
   if (group == NULL) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "tokenizer.ggml.pre is '%.*s', which weft does not know; known are default, "
-                     "gpt-2, llama-bpe, qwen2, "
-                     "qwen35, gpt-4o, starcoder, deepseek-coder, deepseek-v3 and their relatives",
-                     pre.n > 40 ? 40 : (int)pre.n, pre.data);
+    return weft_fail(
+        error, WEFT_E_UNSUPPORTED,
+        "tokenizer.ggml.pre is '%.*s', which weft does not know; known are default, "
+        "gpt-2, llama-bpe, qwen2, "
+        "qwen35, gpt-4o, kimi-k2, starcoder, deepseek-coder, deepseek-llm, deepseek-v3 and their relatives",
+        pre.n > 40 ? 40 : (int)pre.n, pre.data);
   }
   *info = (split_info){group->ignore_merges, group->add_bos};
   split *s = weft_alloc(1, sizeof *s);

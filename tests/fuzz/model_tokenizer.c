@@ -14,13 +14,14 @@
 #include "tests/support/fuzz_require.h"
 #include "tests/support/tokenizer_fixture.h"
 
-enum { N_VOCABULARIES = 11, N_VOCABULARY_MAX = 1024 };
+enum { N_VOCABULARIES = 13, N_VOCABULARY_MAX = 1024 };
 static weft_tokenizer *vocabularies[N_VOCABULARIES];
 static uint8_t types[N_VOCABULARIES][N_VOCABULARY_MAX];
 
 static void open_vocabulary(uint32_t k) {
-  static const char *const pres[] = {"default",   "gpt-2",          "llama-bpe",   "qwen2", "qwen35",
-                                     "starcoder", "deepseek-coder", "deepseek-v3", "dbrx"};
+  static const char *const pres[] = {"default", "gpt-2",     "llama-bpe",      "qwen2",
+                                     "qwen35",  "starcoder", "deepseek-coder", "deepseek-v3",
+                                     "dbrx",    "kimi-k2",   "deepseek-llm"};
   static const char *const merges[][2] = {{"a", "b"}, {"b", "a"}, {"ab", "ab"}, {"<", "|"}, {"<|", "t"}, {"1", "2"}};
   tokenizer_fixture f = {0};
   weft_error error = {{0}};

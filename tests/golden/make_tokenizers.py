@@ -35,7 +35,17 @@ SHORT = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|"
 TAIL = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 # of o200k_base, as tokenizer.json of openai/gpt-oss-20b has it
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+UPPER_NO_HAN, LOWER_NO_HAN = (x[:-1] + r"&&[^\p{Han}]]" for x in (UPPER, LOWER))
 SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+# letters with case of deepseek-llm's tokenizer.json, in hexadecimal
+CASED = """41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376-377 37b-37d 37f 386 388-38a 38c 38e-3a1 3a3-3f5
+3f7-481 48a-52f 531-556 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba 1cbd-1cbf 1d00-1d2b 1d6b-1d77 1d79-1d9a 1e00-1f15
+1f18-1f1d 1f20-1f45 1f48-1f4d 1f50-1f57 1f59 1f5b 1f5d 1f5f-1f7d 1f80-1fb4 1fb6-1fbc 1fbe 1fc2-1fc4 1fc6-1fcc
+1fd0-1fd3 1fd6-1fdb 1fe0-1fec 1ff2-1ff4 1ff6-1ffc 2102 2107 210a-2113 2115 2119-211d 2124 2126 2128 212a-212d
+212f-2134 2139 213c-213f 2145-2149 214e 2183-2184 2c00-2c7b 2c7e-2ce4 2ceb-2cee 2cf2-2cf3 a640-a66d a680-a69b
+a722-a76f a771-a787 a78b-a78e ab70-abbf fb00-fb06 fb13-fb17 ff21-ff3a ff41-ff5a 10400-1044f 104b0-104d3 104d8-104fb
+10c80-10cb2 10cc0-10cf2 118a0-118df 1e900-1e943"""
+CASED = "".join("-".join(chr(int(end, 16)) for end in run.split("-")) for run in CASED.split())
 PRES = {
     "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
     "gpt-2": [GPT2],
@@ -46,15 +56,23 @@ PRES = {
                SUFFIX + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL],
     "tekken": [r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + r"+|[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + r"*|\p{N}|" +
                r" ?[^\s\p{L}\p{N}]+[\r\n/]*" + TAIL],
+    # as the tokenizer of moonshotai/Kimi-K2-Instruct has it
+    "kimi-k2": [r"\p{Han}+|[^\r\n\p{L}\p{N}]?" + UPPER_NO_HAN + "*" + LOWER_NO_HAN + "+" + SUFFIX + r"|[^\r\n\p{L}\p{N}]?" +
+                UPPER_NO_HAN + "+" + LOWER_NO_HAN + "*" + SUFFIX + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + TAIL],
     "starcoder": [r"\p{N}", GPT2],
     "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+",
                        "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"],
+    # the third pattern has a range from : to ~, and so letters, too
+    "deepseek-llm": [r"[\r\n]", r"\s?[" + CASED + "]+",
+                     r"\s?[!-/:-~" + "\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$",
+                     "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}+"],
     "deepseek-v3": [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
                     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
                     r"""| ?[\p{P}\p{S}]+[\r\n]*""" + TAIL],
 }
 STORED = ("llama-bpe", "qwen2")  # as files; the others differ in their key of the pre-tokenizer alone
 BASE_PRE = "gpt-2"  # the lines that others have in common with it are stored once
+BASES = {"deepseek-llm": "deepseek-coder", "kimi-k2": "gpt-4o"}  # nearer ones, which have it for theirs
 
 
 # ------------------------------------------------------------------------------------ output
@@ -205,8 +223,8 @@ def make_bpe(lines, texts, broken):
     types = [T.NORMAL] * normal + [T.CONTROL] * len(BPE_CONTROL) + [T.USER_DEFINED] * len(BPE_USER)
     ids = {t: i for i, t in enumerate(tokens)}
     pairs = [tuple(m.split(" ")) for m in merges]
-    base = None
-    for pre in sorted(PRES, key=lambda pre: pre != BASE_PRE):
+    all_rows = {}
+    for pre in sorted(PRES, key=lambda pre: (pre != BASE_PRE, pre in BASES)):
         plain = bpe_tokenizer(ids, pairs, pre, BPE_USER)
         special = bpe_tokenizer(ids, pairs, pre, BPE_CONTROL + BPE_USER)
 
@@ -217,8 +235,8 @@ def make_bpe(lines, texts, broken):
             write_gguf(f"bpe-{pre}.gguf", "qwen3moe", "gpt2", tokens, types, merges=merges, pre=pre,
                        bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
                        pad_token_id=ids["<|endoftext|>"], add_bos_token=pre == "llama-bpe")
-        write_ids(f"bpe-{pre}.ids.txt", rows(texts), base)
-        base = base or rows(texts)
+        all_rows[pre] = rows(texts)
+        write_ids(f"bpe-{pre}.ids.txt", all_rows[pre], all_rows[BASES.get(pre, BASE_PRE)] if pre != BASE_PRE else None)
         if pre in ("gpt-2", "qwen2"):
             write_ids(f"bpe-{pre}.broken.txt", rows(broken))
     print(f"bpe: {len(tokens)} tokens, {len(merges)} merges, {len(PRES)} pre-tokenizers")

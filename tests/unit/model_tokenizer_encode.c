@@ -479,8 +479,8 @@ static void test_hostile_text_gemma4_llama(void **state) {
 
 static void test_hostile_text_gpt2(void **state) {
   (void)state;
-  static const char *const pres[] = {"default", "gpt-2",     "llama-bpe",      "dbrx",       "qwen2",
-                                     "qwen35",  "starcoder", "deepseek-coder", "deepseek-v3"};
+  static const char *const pres[] = {"default",   "gpt-2",          "llama-bpe",   "dbrx",    "qwen2",       "qwen35",
+                                     "starcoder", "deepseek-coder", "deepseek-v3", "kimi-k2", "deepseek-llm"};
   for (size_t i = 0; i < sizeof pres / sizeof *pres; i += test_amount(4, 1, 1)) {
     tokenizer_fixture f = {0};
     fixture_gpt2(&f, pres[i]);
