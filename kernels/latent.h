@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops latent_rows, latent_press, latent_choose and latent_attend: attention over one vector for each position,
- * which is key and value of all heads, and over rows that stand for several old positions (DeepSeek-V4). Part of
- * kernels/ops.h, whose laws hold.
+/* The ops latent_rows, latent_press, latent_choose, latent_attend and latent_heads: attention over one vector for each
+ * position, which is key and value of all heads (DeepSeek-V2 to V4), and over rows that stand for several old positions
+ * (V4). Part of kernels/ops.h, whose laws hold.
  *
  * Law. What a layer keeps lies in up to five sets of rows in pages, each with a block table of its own:
  *
@@ -74,7 +74,8 @@ typedef struct weft_latent_turn {
 
 /* ---- latent_rows: queries, and the vector of each position ---------------------------------------------------- *
  * q = rotate(rms(q)) per head, rms(v) = v / sqrt(mean(v^2) + eps); near row = rotate(rms(kv) * kv_norm), stored;
- * index_q = rotate(index_q) per head. Queries in place.                                                          */
+ * index_q = rotate(index_q) per head. Queries in place. parted: what rotates of a vector is beside it and not of it, so
+ * q = rotate(q), and the norm of a row is that of its other numbers, for which kv_norm has weights.               */
 typedef struct weft_latent_rows_args {
   weft_latent_view near;
   float *q;                  /* [n_rows, n_heads * near.width] */
@@ -85,6 +86,7 @@ typedef struct weft_latent_rows_args {
   uint32_t n_segments, n_rows, n_heads, n_index_heads, index_dim;
   uint64_t q_stride, index_q_stride, kv_stride;
   float eps;
+  bool parted;
 } weft_latent_rows_args;
 
 /* ---- latent_press: pending rows are stored, then the rows are made of blocks that end among them --------------- *
@@ -122,19 +124,31 @@ typedef struct weft_latent_choose_args {
 
 /* ---- latent_attend: out_h = rotate back(sum of share * row), at the row's own position ------------------------- *
  * Shares are the softmax of scale * q_h . row over the near rows that the row sees, then the far ones (with ids those
- * alone), ascending, and one term more, e^sinks[h], that no row belongs to.                                       */
+ * alone), ascending, and one term more, e^sinks[h], that no row belongs to. With n_values, out_h is that sum of the
+ * first n_values numbers of rows, which do not rotate.                                                            */
 typedef struct weft_latent_attend_args {
   weft_latent_view near, far; /* far.base NULL: there are none */
   const float *q;             /* [n_rows, n_heads * near.width] */
-  const float *sinks;         /* [n_heads] */
+  const float *sinks;         /* optional [n_heads] */
   const int32_t *ids;         /* optional [n_rows, k], as latent_choose leaves them */
-  float *out;                 /* [n_rows, n_heads * near.width] */
+  float *out;                 /* [n_rows, n_heads * near.width], or [n_rows, n_heads * n_values] */
   weft_latent_turn turn;
   const weft_latent_segment *segment;
   uint32_t n_segments, n_rows, n_heads, k, window;
+  uint32_t n_values; /* 0: all of a row, rotated back */
   float scale;
   uint64_t q_stride, out_stride;
 } weft_latent_attend_args;
+
+/* ---- latent_heads: y_h = W_h x_h, a matrix for each head ------------------------------------------------------- *
+ * Sums in f32 or wider. The n_rest numbers that follow those of x_h follow y_h as they are. x and y do not overlap. */
+typedef struct weft_latent_heads_args {
+  const float *x;      /* [n_rows, n_heads * (n_in + n_rest)] */
+  const float *weight; /* [n_heads, n_out, n_in] */
+  float *y;            /* [n_rows, n_heads * (n_out + n_rest)] */
+  uint32_t n_rows, n_heads, n_in, n_out, n_rest;
+  uint64_t x_stride, y_stride;
+} weft_latent_heads_args;
 
 #ifdef __cplusplus
 }

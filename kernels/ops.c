@@ -615,6 +615,7 @@ static weft_status check_latent_rows(weft_device *device, const weft_latent_rows
   REQUIRE(op, args->near.positions == 1 && args->n_heads > 0, "a near row stands for several positions, or no heads");
   REQUIRE(op, args->q != NULL && args->kv != NULL && args->kv_norm != NULL, "q, kv or kv_norm is NULL");
   REQUIRE(op, args->eps >= 0.0f, "eps is negative");
+  REQUIRE(op, !args->parted || args->turn.n_rotated < args->near.width, "all of a row rotates");
   REQUIRE(op, rows_fit(args->n_rows, args->q_stride, (uint64_t)args->n_heads * args->near.width), "q_stride");
   REQUIRE(op, rows_fit(args->n_rows, args->kv_stride, args->near.width), "kv_stride");
   REQUIRE(op, args->index_q == NULL || rows_fit(args->n_rows, args->index_q_stride, n_index), "index_q_stride");
@@ -667,11 +668,26 @@ static weft_status check_latent_attend(weft_device *device, const weft_latent_at
   REQUIRE(op, args->near.positions == 1 && args->window > 0, "a near row stands for several positions, or no window");
   REQUIRE(op, !has_far || (args->far.width == args->near.width && args->far.positions > 1), "far rows");
   REQUIRE(op, args->ids == NULL || (has_far && args->k > 0), "ids without far rows");
-  REQUIRE(op, args->q != NULL && args->sinks != NULL && args->out != NULL, "q, sinks or out is NULL");
+  REQUIRE(op, args->q != NULL && args->out != NULL, "q or out is NULL");
+  REQUIRE(op, args->n_values <= args->near.width - args->turn.n_rotated, "n_values");
   REQUIRE(op, args->n_heads > 0 && isfinite(args->scale), "n_heads or scale");
   REQUIRE(op, (uint64_t)args->n_rows * args->n_heads <= UINT32_MAX, "more than 2^32 pairs of a row and a head");
   REQUIRE(op, rows_fit(args->n_rows, args->q_stride, n_cols), "q_stride");
+  if (args->n_values > 0) n_cols = (uint64_t)args->n_heads * args->n_values;
   REQUIRE(op, rows_fit(args->n_rows, args->out_stride, n_cols), "out_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_latent_heads(weft_device *device, const weft_latent_heads_args *args) {
+  const char *op = "latent_heads";
+  weft_status status = check_has(device, op, device->kernels->latent_heads != NULL);
+  if (status != WEFT_OK) return status;
+  const uint64_t n_heads = args->n_heads, n_rest = args->n_rest;
+  REQUIRE(op, args->x != NULL && args->weight != NULL && args->y != NULL, "x, weight or y is NULL");
+  REQUIRE(op, n_heads > 0 && args->n_in > 0 && args->n_out > 0, "there are no heads, or no numbers");
+  REQUIRE(op, n_heads * args->n_rows <= UINT32_MAX, "more than 2^32 pairs of a row and a head");
+  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, n_heads * (args->n_in + n_rest)), "x_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->y_stride, n_heads * (args->n_out + n_rest)), "y_stride");
   return WEFT_OK;
 }
 

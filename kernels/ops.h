@@ -243,7 +243,8 @@ typedef struct weft_move_args {
 /* ---- head_part, head_join: kernels/head_parts.h. head_groups: kernels/head_groups.h. sample: kernels/sample.h.
  * classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: kernels/delta.h. latent_*: kernels/latent.h.
  * mix, spread: kernels/streams.h. */
-#define WEFT_OPS_LATENT(X) X(assign) X(mix) X(spread) X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend)
+#define WEFT_OPS_LATENT(X) \
+  X(assign) X(mix) X(spread) X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend) X(latent_heads)
 #define WEFT_OPS(X) \
   X(embed)          \
   X(norm)           \

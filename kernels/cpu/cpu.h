@@ -60,6 +60,7 @@ weft_status cpu_latent_rows(weft_device *device, const weft_latent_rows_args *ar
 weft_status cpu_latent_press(weft_device *device, const weft_latent_press_args *args);
 weft_status cpu_latent_choose(weft_device *device, const weft_latent_choose_args *args);
 weft_status cpu_latent_attend(weft_device *device, const weft_latent_attend_args *args);
+weft_status cpu_latent_heads(weft_device *device, const weft_latent_heads_args *args);
 
 /* ---- products: matmul*.c, experts*.c, head*.c ---- */
 weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args);

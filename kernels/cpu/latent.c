@@ -73,3 +73,21 @@ weft_status cpu_latent_attend(weft_device *device, const weft_latent_attend_args
   cpu_for_rows(device, args->n_rows * n_groups, 100ull * args->near.width, run_attend, &run);
   return WEFT_OK;
 }
+
+typedef struct heads_run {
+  const weft_latent_heads_args *args;
+  const cpu_latent_code *code;
+} heads_run;
+
+/* Rows of a head follow one another, so that its matrix is read from near. */
+static void run_heads(void *arg, uint32_t first, uint32_t end) {
+  const heads_run *run = arg;
+  const uint32_t n_rows = run->args->n_rows;
+  for (uint32_t i = first; i < end; i++) run->code->multiply(run->args, i % n_rows, i / n_rows);
+}
+
+weft_status cpu_latent_heads(weft_device *device, const weft_latent_heads_args *args) {
+  heads_run run = {args, CPU_CODE_OF(cpu_get_isa(device), cpu_latent)};
+  cpu_for_rows(device, args->n_rows * args->n_heads, (uint64_t)args->n_out * args->n_in / 4, run_heads, &run);
+  return WEFT_OK;
+}

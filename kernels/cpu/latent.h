@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* latent_attend and latent_choose on the cpu: what each instruction set implements of them (latent_impl.h).
+/* latent_attend, latent_choose and latent_heads on the cpu: what each instruction set implements of them
+ * (latent_impl.h).
  *
  * Law (numerics). A product is summed in four vectors of lanes, ascending, which are added by pairs, and the lanes meet
  * in the tree of vf_sum. What a row sees comes in blocks of CPU_LATENT_ROWS rows of the list that kernels/latent.h
@@ -20,6 +21,7 @@ typedef struct cpu_latent_code {
   /* Heads [head, head + CPU_LATENT_HEADS), as far as there are any, of a row. */
   void (*attend)(const weft_latent_attend_args *args, uint32_t row, uint32_t head);
   ref_latent_score score;
+  void (*multiply)(const weft_latent_heads_args *args, uint32_t row, uint32_t head); /* of latent_heads */
 } cpu_latent_code;
 
 extern const cpu_latent_code cpu_latent_portable;

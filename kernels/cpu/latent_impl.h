@@ -99,13 +99,15 @@ static void attend_heads(const weft_latent_attend_args *args, uint32_t row, uint
   const uint32_t n = args->near.width, width = (n + VF_LANES - 1) / VF_LANES * VF_LANES,
                  n_seen = seen.n_near + seen.n_far;
   const uint32_t n_heads = args->n_heads - head < HEADS ? args->n_heads - head : HEADS;
+  const uint32_t n_out = args->n_values > 0 ? args->n_values : n;
   const float *q = args->q + row * args->q_stride + (uint64_t)head * n;
   float rows[BLOCK * WEFT_HEAD_DIM_MAX], out[HEADS * WEFT_HEAD_DIM_MAX], score[BLOCK];
   head_state state[HEADS];
   memset(rows, 0, (uint64_t)BLOCK * width * sizeof *rows);
   memset(out, 0, (uint64_t)n_heads * width * sizeof *out);
   for (uint32_t h = 0; h < n_heads; h++)
-    state[h] = (head_state){args->sinks[head + h], 1.0f, out + (uint64_t)h * width};
+    state[h] = args->sinks == NULL ? (head_state){-INFINITY, 0.0f, out + (uint64_t)h * width}
+                                   : (head_state){args->sinks[head + h], 1.0f, out + (uint64_t)h * width};
   for (uint32_t base = 0; base < n_seen; base += BLOCK) {
     const uint32_t n_block = n_seen - base < BLOCK ? n_seen - base : BLOCK;
     for (uint32_t k = 0; k < n_block; k++) load_seen(&seen, base + k, rows + (uint64_t)k * width);
@@ -117,9 +119,9 @@ static void attend_heads(const weft_latent_attend_args *args, uint32_t row, uint
     }
   }
   for (uint32_t h = 0; h < n_heads; h++) {
-    float *to = args->out + row * args->out_stride + (uint64_t)(head + h) * n;
-    for (uint32_t d = 0; d < n; d++) to[d] = state[h].out[d] / state[h].total;
-    ref_latent_rotate(&args->turn, to, n, seen.position, -1.0f);
+    float *to = args->out + row * args->out_stride + (uint64_t)(head + h) * n_out;
+    for (uint32_t d = 0; d < n_out; d++) to[d] = state[h].out[d] / state[h].total;
+    if (args->n_values == 0) ref_latent_rotate(&args->turn, to, n, seen.position, -1.0f);
   }
 }
 
@@ -135,4 +137,15 @@ static float score_row(const weft_latent_choose_args *args, const float *q, cons
   return score;
 }
 
-const cpu_latent_code LATENT_CODE = {attend_heads, score_row};
+/* ---- latent_heads ---- */
+
+static void multiply_head(const weft_latent_heads_args *args, uint32_t row, uint32_t head) {
+  const uint32_t n_in = args->n_in, n_out = args->n_out, n_rest = args->n_rest;
+  const float *x = args->x + row * args->x_stride + (uint64_t)head * (n_in + n_rest);
+  const float *weight = args->weight + (uint64_t)head * n_out * n_in;
+  float *y = args->y + row * args->y_stride + (uint64_t)head * (n_out + n_rest);
+  for (uint32_t i = 0; i < n_out; i++) y[i] = multiply_rows(weight + (uint64_t)i * n_in, x, n_in);
+  if (n_rest > 0) memcpy(y + n_out, x + n_in, n_rest * sizeof *y);
+}
+
+const cpu_latent_code LATENT_CODE = {attend_heads, score_row, multiply_head};

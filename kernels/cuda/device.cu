@@ -483,6 +483,7 @@ static weft_kernels make_kernels(const cuda_set *set) {
   k.latent_choose_scratch = cuda_latent_choose_scratch;
   k.latent_attend = cuda_latent_attend;
   k.latent_attend_walk = cuda_latent_attend_walk;
+  k.latent_heads = cuda_latent_heads;
   k.has_limits = true;
   k.delta_rows = cuda_delta_rows;
   k.delta_rows_walk = cuda_delta_rows_walk;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* latent_rows, latent_press, latent_choose, latent_attend (kernels/latent.h). Each works on a range of rows, or of rows
- * and heads, so that a backend with threads can share them out. */
+/* latent_rows, latent_press, latent_choose, latent_attend, latent_heads (kernels/latent.h). Each but the last works on
+ * a range of rows, or of rows and heads, so that a backend with threads can share them out. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -51,15 +51,18 @@ static void norm_floats(const float *x, const float *weight, uint32_t n, float e
 static void make_row(const weft_latent_rows_args *args, uint32_t row) {
   const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
   const uint32_t n = args->near.width, position = find_position(segment, row);
+  const uint32_t n_normed = args->parted ? n - args->turn.n_rotated : n;
   float vector[WEFT_HEAD_DIM_MAX], *q = args->q + row * args->q_stride;
   for (uint32_t h = 0; h < args->n_heads; h++, q += n) {
-    norm_floats(q, NULL, n, args->eps, q);
+    if (!args->parted) norm_floats(q, NULL, n, args->eps, q);
     ref_latent_rotate(&args->turn, q, n, position, 1.0f);
   }
   float *index_q = args->index_q == NULL ? NULL : args->index_q + row * args->index_q_stride;
   for (uint32_t h = 0; index_q != NULL && h < args->n_index_heads; h++, index_q += args->index_dim)
     ref_latent_rotate(&args->turn, index_q, args->index_dim, position, 1.0f);
-  norm_floats(args->kv + row * args->kv_stride, args->kv_norm, n, args->eps, vector);
+  const float *kv = args->kv + row * args->kv_stride;
+  norm_floats(kv, args->kv_norm, n_normed, args->eps, vector);
+  for (uint32_t i = n_normed; i < n; i++) vector[i] = kv[i];
   ref_latent_rotate(&args->turn, vector, n, position, 1.0f);
   weft_kv_row_store(args->near.type, vector, n,
                     weft_latent_row(&args->near, args->near.offset, segment->table[WEFT_LATENT_NEAR], position));
@@ -283,8 +286,8 @@ static void attend_head(const weft_latent_attend_args *args, uint32_t row, uint3
   const uint32_t *far_table = segment->table[WEFT_LATENT_FAR];
   attended a = {.args = args,
                 .q = args->q + row * args->q_stride + (uint64_t)head * n,
-                .most = (double)args->sinks[head],
-                .total = 1.0};
+                .most = args->sinks == NULL ? (double)-INFINITY : (double)args->sinks[head],
+                .total = args->sinks == NULL ? 0.0 : 1.0};
   for (uint32_t at = position + 1 > args->window ? position + 1 - args->window : 0; at <= position; at++)
     see_row(&a, &args->near, segment->table[WEFT_LATENT_NEAR], at);
   uint32_t n_far = args->far.base == NULL ? 0 : (position + 1) / args->far.positions;
@@ -292,14 +295,32 @@ static void attend_head(const weft_latent_attend_args *args, uint32_t row, uint3
   for (uint32_t i = 0; ids == NULL && i < n_far; i++) see_row(&a, &args->far, far_table, i * args->far.positions);
   for (uint32_t i = 0; ids != NULL && i < args->k && ids[i] >= 0; i++)
     see_row(&a, &args->far, far_table, (uint32_t)ids[i] * args->far.positions);
-  float *out = args->out + row * args->out_stride + (uint64_t)head * n;
-  for (uint32_t i = 0; i < n; i++) out[i] = (float)(a.sum[i] / a.total);
-  ref_latent_rotate(&args->turn, out, n, position, -1.0f);
+  const uint32_t n_out = args->n_values > 0 ? args->n_values : n;
+  float *out = args->out + row * args->out_stride + (uint64_t)head * n_out;
+  for (uint32_t i = 0; i < n_out; i++) out[i] = (float)(a.sum[i] / a.total);
+  if (args->n_values == 0) ref_latent_rotate(&args->turn, out, n, position, -1.0f);
 }
 
 weft_status ref_latent_attend(weft_device *device, const weft_latent_attend_args *args) {
   (void)device;
   for (uint32_t r = 0; r < args->n_rows; r++)
     for (uint32_t h = 0; h < args->n_heads; h++) attend_head(args, r, h);
+  return WEFT_OK;
+}
+
+/* ---- latent_heads ---- */
+
+weft_status ref_latent_heads(weft_device *device, const weft_latent_heads_args *args) {
+  (void)device;
+  const uint32_t n_in = args->n_in, n_out = args->n_out, n_rest = args->n_rest;
+  for (uint32_t r = 0; r < args->n_rows; r++) {
+    for (uint32_t h = 0; h < args->n_heads; h++) {
+      const float *x = args->x + r * args->x_stride + (uint64_t)h * (n_in + n_rest);
+      const float *weight = args->weight + (uint64_t)h * n_out * n_in;
+      float *y = args->y + r * args->y_stride + (uint64_t)h * (n_out + n_rest);
+      for (uint32_t i = 0; i < n_out; i++) y[i] = (float)ref_dot(weight + (uint64_t)i * n_in, x, n_in);
+      for (uint32_t i = 0; i < n_rest; i++) y[n_out + i] = x[n_in + i];
+    }
+  }
   return WEFT_OK;
 }

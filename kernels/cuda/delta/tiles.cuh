@@ -6,6 +6,7 @@
 #define WEFT_KERNELS_CUDA_DELTA_TILES_CUH
 
 #include "kernels/cuda/delta/delta.cuh"
+#include "kernels/cuda/split.cuh"
 
 enum {
   ROWS = 16, /* of a tile */
@@ -40,12 +41,6 @@ typedef struct tile_queries {
 
 static __device__ __forceinline__ uint32_t own_lane(void) {
   return threadIdx.x % 32;
-}
-
-/* Two numbers as sums of two of bf16. */
-static __device__ __forceinline__ void split_two(float x, float y, uint32_t &high, uint32_t &low) {
-  high = pair_bf16(x, y);
-  low = pair_bf16(__fsub_rn(x, __uint_as_float(high << 16)), __fsub_rn(y, __uint_as_float(high & 0xFFFF0000u)));
 }
 
 /* ---- weights --------------------------------------------------------------------------------------------- */

@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(32 * FALLBACK_WARPS)
   launch_dependents_and_wait();
   __shared__ fallback_memory memory[FALLBACK_WARPS];
   fallback_memory &m = memory[threadIdx.x / 32];
-  const uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n = a.near.width;
+  const uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n = a.near.width, n_out = a.n_values > 0 ? a.n_values : n;
   const uint32_t head = blockIdx.y * FALLBACK_WARPS + threadIdx.x / 32;
   if (head >= a.n_heads) return;
   const weft_latent_segment &s = latent_find_segment(a.segment, a.n_segments, r);
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(32 * FALLBACK_WARPS)
 #pragma unroll
     for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) {
       const uint32_t d = lane + 32 * t;
-      if (d >= n) continue;
+      if (d >= n_out) continue;
       float own = 0.0f;
       for (uint32_t k = 0; k < end; k++)
         own = __fmaf_rn(m.weight[k], load_any(base + k < n_near ? a.near.type : a.far.type, m.row[k], d, n), own);
@@ -80,14 +80,15 @@ static __global__ void __launch_bounds__(32 * FALLBACK_WARPS)
     }
     __syncwarp();
   }
-  all_sum = __fadd_rn(all_sum, exp2f(__fmaf_rn(a.sinks[head], 1.44269504088896f, -all_max)));
-  float *to = a.out + r * a.out_stride + (uint64_t)head * n;
+  if (a.sinks != NULL) all_sum = __fadd_rn(all_sum, exp2f(__fmaf_rn(a.sinks[head], 1.44269504088896f, -all_max)));
+  float *to = a.out + r * a.out_stride + (uint64_t)head * n_out;
 #pragma unroll
   for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) {
     const uint32_t d = lane + 32 * t;
-    if (32 * t >= n) break;
-    float x = latent_rotate(a.turn, d < n ? __fdiv_rn(out[t], all_sum) : 0.0f, d, n, position, -1.0f);
-    if (d < n) to[d] = x;
+    if (32 * t >= n_out) break;
+    float x = d < n_out ? __fdiv_rn(out[t], all_sum) : 0.0f;
+    if (a.n_values == 0) x = latent_rotate(a.turn, x, d, n, position, -1.0f);
+    if (d < n_out) to[d] = x;
   }
 }
 

@@ -33,17 +33,19 @@ weft_status latent_push_segments(cuda_device *d, const weft_latent_segment *segm
 
 /* ---- latent_rows ---- */
 
-/* STEPS: at most 32 STEPS numbers. */
+/* Of the first n numbers. STEPS: at most 32 STEPS numbers. */
 template <int STEPS>
 static __device__ __forceinline__ void norm_of_warp(float (&x)[STEPS], const float *weight, uint32_t n, float eps) {
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < STEPS; i++) sum = __fmaf_rn(x[i], x[i], sum);
+  for (int i = 0; i < STEPS; i++)
+    if (threadIdx.x % 32 + 32 * i < n) sum = __fmaf_rn(x[i], x[i], sum);
   float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)n), eps)));
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
+    if (threadIdx.x % 32 + 32 * i >= n) continue;
     x[i] = __fmul_rn(x[i], factor);
-    if (weight != NULL && threadIdx.x % 32 + 32 * i < n) x[i] = __fmul_rn(x[i], weight[threadIdx.x % 32 + 32 * i]);
+    if (weight != NULL) x[i] = __fmul_rn(x[i], weight[threadIdx.x % 32 + 32 * i]);
   }
 }
 
@@ -64,7 +66,8 @@ static __global__ void __launch_bounds__(32 * ROWS_WARPS) rows_kernel(const __gr
   float x[STEPS];
 #pragma unroll
   for (int i = 0; i < STEPS; i++) x[i] = lane + 32 * i < n ? from[lane + 32 * i] : 0.0f;
-  if (!is_index) norm_of_warp(x, is_q ? NULL : a.kv_norm, n, a.eps);
+  if (!is_index && !(is_q && a.parted))
+    norm_of_warp(x, is_q ? NULL : a.kv_norm, a.parted ? n - a.turn.n_rotated : n, a.eps);
   uint8_t *near = own != NULL ? NULL : latent_row_at(a.near, a.near.offset, s.table[WEFT_LATENT_NEAR], position);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
@@ -93,6 +96,7 @@ weft_status cuda_latent_rows(weft_device *device, const weft_latent_rows_args *a
   cuda_start(d,
              widest <= 128   ? rows_kernel<4>
              : widest <= 512 ? rows_kernel<16>
+             : widest <= 576 ? rows_kernel<18>
                              : rows_kernel<32>,
              dim3(a.n_rows, cuda_ceil(n_items, ROWS_WARPS)), 32 * ROWS_WARPS, 0, a);
   return cuda_launched(d, "latent_rows");
