@@ -5,7 +5,7 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse | hollow]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air; gemma4-1b is nobody's
+           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air | glm-4.7-flash | deepseek-v2-lite | deepseek-v3; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
            go beside gemma4-26b, gemma4-1b and gemma4-e2b; qwen3.6-35b-a3b-mtp, qwen3.6-27b-mtp
@@ -73,6 +73,13 @@ def glm4moe(layers, hidden, ff, heads, experts, expert_ff, dense):
                 context=131072, theta=1e6, experts=experts, used=8, expert_ff=expert_ff, eps=1e-5, dense=dense, factor=1.0, mtp=1)
 
 
+def deepseek2(layers, hidden, ff, heads, still, value, q_rank, vocab, experts, used, expert_ff, dense, factor, shared=1, groups=(1, 1), yarn=0.0,
+              softmax=False, eps=1e-6, mtp=0, theta=1e4, context=163840):
+    return dict(arch="deepseek2", layers=layers, hidden=hidden, ff=ff, heads=heads, still=still, value=value, q_rank=q_rank, rank=512, rotated=64,
+                vocab=vocab, context=context, theta=theta, experts=experts, used=used, expert_ff=expert_ff, dense=dense, factor=factor,
+                shared=shared, groups=groups, yarn=yarn, softmax=softmax, eps=eps, mtp=mtp)
+
+
 def deepseek4(mtp=0):
     return dict(arch="deepseek4", layers=43 + mtp, hidden=4096, heads=64, head=512, rotated=64, q_rank=1024, groups=8, out_rank=1024,
                 window=128, ratios=[0, 0] + [4, 128] * 20 + [4, 0], mtp=mtp, index_heads=64, index=128, index_k=512, streams=4,
@@ -101,6 +108,9 @@ MODELS = {
     "gpt-oss-120b": gpt_oss(36, 128),
     "deepseek-v4-flash": deepseek4(),
     "deepseek-v4-flash-mtp": deepseek4(mtp=1),
+    "glm-4.7-flash": deepseek2(48, 2048, 10240, 20, 192, 256, 768, 154880, 64, 4, 1536, 1, 1.8, eps=1e-5, mtp=1, theta=1e6, context=202752),
+    "deepseek-v2-lite": deepseek2(27, 2048, 10944, 16, 128, 128, 0, 102400, 64, 6, 1408, 1, 1.0, shared=2, yarn=0.0707, softmax=True),
+    "deepseek-v3": deepseek2(61, 7168, 18432, 128, 128, 128, 1536, 129280, 256, 8, 2048, 3, 2.5, groups=(8, 4), yarn=0.1),
     "glm-4.5-air": glm4moe(47, 4096, 10944, 96, 128, 1408, 1),
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
@@ -265,7 +275,7 @@ def add_vocabulary(w, m):
     w.key("tokenizer.ggml.tokens", tokens)
     w.key_int32s("tokenizer.ggml.token_type", types)
     if kind == "gpt2":
-        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "glm4moe": "glm4", "deepseek4": "joyai-llm", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
+        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "glm4moe": "glm4", "deepseek2": "glm4" if m.get("theta") == 1e6 else "deepseek-v3", "deepseek4": "joyai-llm", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
     else:
         w.key("tokenizer.ggml.scores", [float(-i) for i in range(n)])
     if kind != "llama":
@@ -499,18 +509,19 @@ def add_qwen35(w, m, mix):
 
 def add_shared_experts(put, m, mix, router="F32"):
     """Experts that a sigmoid chooses, and the MLP beside them."""
-    hidden, ff = m["hidden"], m["expert_ff"]
+    hidden, ff, n = m["hidden"], m["expert_ff"], m.get("shared", 1)
     put("ffn_gate_inp.weight", router, hidden, m["experts"])
-    put("exp_probs_b.bias", "F32", m["experts"])
-    for name, kind, n_in, n_out in (("gate", mix[0], hidden, ff), ("up", mix[0], hidden, ff), ("down", mix[1], ff, hidden)):
-        put(f"ffn_{name}_shexp.weight", kind, n_in, n_out)
-        put(f"ffn_{name}_exps.weight", m["expert_types"][name == "down"] or kind, n_in, n_out, m["experts"])
+    if not m.get("softmax"):
+        put("exp_probs_b.bias", "F32", m["experts"])
+    for name, kind, into, out in (("gate", mix[0], hidden, 0), ("up", mix[0], hidden, 0), ("down", mix[1], 0, hidden)):
+        put(f"ffn_{name}_shexp.weight", kind, into or n * ff, out or n * ff)
+        put(f"ffn_{name}_exps.weight", m["expert_types"][name == "down"] or kind, into or ff, out or ff, m["experts"])
 
 
 def add_choice(w, m):
     k = m["arch"] + "."
-    for key, value in (("feed_forward_length", m["ff"]), ("leading_dense_block_count", m["dense"]), ("expert_shared_count", 1),
-                       ("expert_gating_func", 2), ("expert_weights_norm", True), ("expert_weights_scale", m["factor"]),
+    for key, value in (("feed_forward_length", m["ff"]), ("leading_dense_block_count", m["dense"]), ("expert_shared_count", m.get("shared", 1)),
+                       ("expert_gating_func", 1 if m.get("softmax") else 2), ("expert_weights_norm", not m.get("softmax")), ("expert_weights_scale", m["factor"]),
                        ("rope.dimension_count", m["rotated"]), ("rope.freq_base", m["theta"])):
         w.key(k + key, value)
     if m["mtp"]:
@@ -544,6 +555,40 @@ def add_glm4moe(w, m, mix):
             put("nextn.eh_proj.weight", "Q8_0" if matrix != "BF16" else matrix, 2 * hidden, hidden)
             for name in "enorm", "hnorm", "shared_head_norm":
                 put(f"nextn.{name}.weight", "F32", hidden)
+
+
+def add_deepseek2(w, m, mix):
+    k, matrix, rich, embed = m["arch"] + ".", *mix
+    hidden, heads, rank, query = m["hidden"], m["heads"], m["rank"], m["still"] + m["rotated"]
+    add_choice(w, m)
+    for key, value in (("attention.head_count_kv", 1), ("attention.kv_lora_rank", rank), ("attention.key_length", rank + m["rotated"]),
+                       ("attention.value_length", rank), ("attention.key_length_mla", query), ("attention.value_length_mla", m["value"]),
+                       ("expert_group_count", m["groups"][0]), ("expert_group_used_count", m["groups"][1])):
+        w.key(k + key, value)
+    if m["q_rank"]:
+        w.key(k + "attention.q_lora_rank", m["q_rank"])
+    if m["yarn"]:
+        for key, value in (("type", "yarn"), ("factor", 40.0), ("original_context_length", 4096), ("yarn_log_multiplier", m["yarn"])):
+            w.key(k + "rope.scaling." + key, value)
+    w.tensor("token_embd.weight", matrix, hidden, m["vocab"])
+    w.tensor("output_norm.weight", "F32", hidden)
+    w.tensor("output.weight", embed, hidden, m["vocab"])
+    for i in range(m["layers"]):
+        put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
+        for name, n in (("attn_norm", hidden), ("ffn_norm", hidden), ("attn_kv_a_norm", rank)):
+            put(name + ".weight", "F32", n)
+        if m["q_rank"]:
+            put("attn_q_a.weight", matrix, hidden, m["q_rank"])
+            put("attn_q_a_norm.weight", "F32", m["q_rank"])
+        put(f"attn_q{'_b' if m['q_rank'] else ''}.weight", matrix, m["q_rank"] or hidden, heads * query)
+        put("attn_kv_a_mqa.weight", matrix, hidden, rank + m["rotated"])
+        put("attn_k_b.weight", "Q8_0" if matrix != "BF16" else matrix, m["still"], rank, heads)
+        put("attn_v_b.weight", "Q8_0" if matrix != "BF16" else matrix, rank, m["value"], heads)
+        put("attn_output.weight", matrix, heads * m["value"], hidden)
+        if i < m["dense"]:
+            add_mlp(put, mix, hidden, m["ff"])
+        else:
+            add_shared_experts(put, m, mix)
 
 
 def add_deepseek4(w, m, mix):
@@ -627,7 +672,7 @@ def main():
     add_sizes(w, m)
     if sys.argv[2] != "none":
         add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gemma4-assistant": add_gemma, "gpt-oss": add_gpt_oss, "qwen35": add_qwen35,
-               "qwen35moe": add_qwen35, "deepseek4": add_deepseek4, "glm4moe": add_glm4moe}.get(m["arch"], add_llama)
+               "qwen35moe": add_qwen35, "deepseek4": add_deepseek4, "glm4moe": add_glm4moe, "deepseek2": add_deepseek2}.get(m["arch"], add_llama)
         add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
     w.write(sys.argv[3], {"sparse": "", "hollow": "_exps."}.get((sys.argv[4:] or [""])[0], "nothing"))

@@ -220,11 +220,17 @@ static weft_type size_on_card(weft_type held) {
   return held == WEFT_TYPE_Q4_1 ? WEFT_TYPE_Q5_1 : held;
 }
 
+/* Matrices of heads are held in f32 (model/mla.h). */
+static bool is_of_heads(const char *name) {
+  return strstr(name, ".attn_k_b.") != NULL || strstr(name, ".attn_v_b.") != NULL;
+}
+
 /* What a tensor takes more than in the file. */
 static uint64_t more_of(const weft_gguf_tensor *t, bool on_card) {
   const weft_type_info *info = weft_type_find((int32_t)t->type);
   if (info == NULL) return 0;
   weft_type held = on_card ? size_on_card(info->held_as) : info->held_as;
+  if (is_of_heads(t->name)) held = WEFT_TYPE_F32;
   uint64_t kept = weft_type_row_bytes(held, t->ne[0]) * t->ne[1] * t->ne[2] * t->ne[3];
   return kept > t->n_bytes ? kept - t->n_bytes : 0;
 }

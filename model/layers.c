@@ -167,6 +167,7 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
 uint32_t layers_inputs_of(const weft_model *model, const model_part *part, uint32_t l, const weft_weight **weight,
                           float **y) {
   if (model->hyper.latent.n_streams > 0) return layers_latent_inputs(model, part, l, weight, y);
+  if (model->hyper.mla.rank > 0) return layers_mla_inputs(model, part, l, weight, y);
   const model_layer *layer = &model->layers[l];
   const model_scratch *s = &part->scratch;
   bool delta = model->hyper.delta.layer[l], keys = !delta && model->hyper.keys_of[l] == 0;

@@ -52,6 +52,8 @@ weft_status layers_attention(model_step *step, uint32_t layer);
 weft_status layers_keys(model_step *step, uint32_t layer);
 /* The same for a layer with the delta rule: what later rows need goes to the pages, the result to step->a. */
 weft_status layers_delta(model_step *step, uint32_t layer);
+/* The same for a layer with one vector for keys and values (model/mla.h); layers_output then gives its product. */
+weft_status layers_mla(model_step *step, uint32_t layer);
 /* The same for a layer with latent rows, up to what attention gives a row, in y [n_rows, n_hidden]. All rows go on. */
 weft_status layers_latent(model_step *step, uint32_t layer, float *y);
 /* One part is made of those of the stream, by mixes, and normed: into step->h, with shares for layers_spread; or, where

@@ -28,6 +28,9 @@ uint32_t layers_inputs_of(const weft_model *model, const model_part *part, uint3
 /* Those of a layer with latent rows. */
 uint32_t layers_latent_inputs(const weft_model *model, const model_part *part, uint32_t layer,
                               const weft_weight **weight, float **y);
+/* Those of a layer with one vector for keys and values (model/mla.h). */
+uint32_t layers_mla_inputs(const weft_model *model, const model_part *part, uint32_t layer, const weft_weight **weight,
+                           float **y);
 /* Chooses experts by scores of their own, or by a table of tokens, for all rows of a step. */
 weft_status layers_assign(model_step *step, const model_layer *layer, const float *x);
 weft_latent_choose_args layers_choose_of(const weft_model *model, const model_part *part, uint32_t n_rows);

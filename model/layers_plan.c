@@ -90,7 +90,9 @@ static uint64_t work_bytes(const weft_model *model, const model_part *part) {
     at_least(&most, matmul_work(model, part, layers_weight_of(&layer->shared_gate), NULL, NULL));
     at_least(&most, model->hyper.delta.layer[l]         ? delta_work(model, part, l)
                     : model->hyper.latent.n_streams > 0 ? latent_work(model, part, &layer->latent)
-                                                        : attention_work(model, part, l));
+                    : model->hyper.mla.rank > 0
+                        ? matmul_work(model, part, layers_weight_of(&layer->latent.q_b), NULL, NULL)
+                        : attention_work(model, part, l));
     if (!model->hyper.moe[l]) continue;
     at_least(&most, route_work(model, part, layer));
     weft_experts_args args = layers_experts_of(model, part, layer);
@@ -123,6 +125,8 @@ static widths widest_rows(const model_hyper *hyper, const model_part *part) {
     if (delta->n_v_heads > 0) at_least(&most.z, values);
     if (delta->n_v_heads > 0) at_least(&most.z, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
     at_least(&most.q, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
+    at_least(&most.q, (uint64_t)hyper->n_heads * hyper->mla.n_query);
+    at_least(&most.q, (uint64_t)hyper->n_heads * hyper->mla.n_value);
     at_least(&most.kv, (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l]);
     at_least(&most.ff, hyper->n_ff[l]);
   }

@@ -121,7 +121,7 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
     part->weights = weft_alloc(part->owned_max, sizeof *part->weights);
     part->segments = weft_alloc(model->limits.segments_max, sizeof *part->segments);
     refused = refused || part->owned == NULL || part->weights == NULL || part->segments == NULL;
-    if (model->hyper.latent.n_streams > 0) {
+    if (model->hyper.latent.n_streams > 0 || model->hyper.mla.rank > 0) {
       part->latent_segments = weft_alloc(model->limits.segments_max, sizeof *part->latent_segments);
       refused = refused || part->latent_segments == NULL;
     }

@@ -15,6 +15,7 @@
 #include "kernels/shards.h"
 #include "model/blocks.h"
 #include "model/choice.h"
+#include "model/mla.h"
 #include "model/model.h"
 #include "model/scratch_plan.h"
 #include "model/step_arrays.h"
@@ -40,14 +41,13 @@ enum { MODEL_DELTA_EVERY = 64 /* positions between two borders */ };
 /* Layers with latent rows in place of keys and values (kernels/latent.h), and a residual stream of several parts
  * (kernels/streams.h): all layers of a model, or none. */
 typedef struct model_latent {
-  uint32_t n_streams, n_rounds; /* n_streams 0: the model has no such layers */
-  float floor;
+  uint32_t n_streams, n_rounds;        /* n_streams 0: the model has no such layers */
   uint32_t q_rank, n_groups, out_rank; /* of the products before queries; of the heads' results by groups of heads */
   uint32_t n_rotated;
   uint32_t n_index_heads, index_dim, top_k;
   uint32_t ratio[WEFT_LAYERS_MAX]; /* positions of a far row; 0: there are only near ones */
   uint32_t n_hashed;               /* the first layers, whose experts a table of tokens chooses */
-  float rope_base_far;             /* of layers with far rows */
+  float floor, rope_base_far;      /* the latter of layers with far rows */
   float limit[WEFT_LAYERS_MAX], shared_limit[WEFT_LAYERS_MAX]; /* of what experts gate, and the MLP beside them */
 } model_latent;
 enum {
@@ -80,6 +80,7 @@ typedef struct model_hyper {
   float eps, cap, embed_scale, attention_scale, rope_base, rope_base_window;
   uint32_t n_rotated; /* elements of a head that rotate, the first ones in the file; 0: all */
   model_delta delta;
+  model_mla mla;
   model_latent latent;
   model_block block;
   model_draft_sizes draft;
@@ -114,7 +115,7 @@ typedef struct model_layer {
   const float *router_scale;                                       /* the file's times n_hidden^-1/2 */
   const float *expert_scale;                                       /* NULL: ones */
   weft_weight inp_gate, proj;                                      /* of the embeddings per layer */
-  const float *post_norm;
+  const float *post_norm, *k_b, *v_b; /* k_b, v_b: [n_heads, rank, n_still], [n_heads, n_value, rank] (mla.h) */
   float scale, encoder_scale;
   weft_weight out_gate;                            /* its sigmoid multiplies attention's result; data NULL: none */
   weft_weight shared_gate;                         /* [1, n_hidden]: its sigmoid multiplies the shared MLP's result */
@@ -140,23 +141,22 @@ typedef struct model_globals {
 } model_globals;
 
 typedef struct model_scratch {
-  float *x, *h;               /* [rows, n_hidden] residual stream; normed input */
-  float *t, *y, *r;           /* [rows, n_hidden] branch outputs; input of the experts */
-  float *q, *a;               /* [rows, heads * head_dim] */
-  float *all_a;               /* [rows, heads of all shards * head_dim]; of no size where there is one shard */
-  float *k, *v;               /* [rows, kv heads * head_dim] */
-  void *own_k, *own_v;        /* [canvas rows, kv heads * head_dim] in the KV type */
-  float *g, *u;               /* [rows, n_ff] */
-  float *logits;              /* [rows, n_experts] of the router */
-  float *per_layer;           /* [rows, layers * n_per_layer] embeddings per layer */
-  float *per_layer_projected; /* of the same shape */
-  float *per_layer_last;      /* [rows, n_per_layer] of the last layer's rows */
-  float *gated;               /* [rows, n_per_layer] */
-  float *z;                   /* [rows, heads * head_dim] gates of what attention or the delta rule makes */
-  float *alpha, *beta;        /* [rows, value heads of the delta rule] */
-  float *shared_gate;         /* [rows] */
-  float *mixes, *shares;      /* [rows, mixes of the stream], [rows, shares of its parts] */
-  float *low_q;               /* [rows, q_rank] */
+  float *x, *h;                  /* [rows, n_hidden] residual stream; normed input */
+  float *t, *y, *r;              /* [rows, n_hidden] branch outputs; input of the experts */
+  float *q, *a;                  /* [rows, heads * head_dim] */
+  float *all_a;                  /* [rows, heads of all shards * head_dim]; of no size where there is one shard */
+  float *k, *v;                  /* [rows, kv heads * head_dim] */
+  void *own_k, *own_v;           /* [canvas rows, kv heads * head_dim] in the KV type */
+  float *g, *u;                  /* [rows, n_ff] */
+  float *logits;                 /* [rows, n_experts] of the router */
+  float *per_layer;              /* [rows, layers * n_per_layer] embeddings per layer */
+  float *per_layer_projected;    /* of the same shape */
+  float *per_layer_last, *gated; /* [rows, n_per_layer]; the former of the last layer's rows */
+  float *z;                      /* [rows, heads * head_dim] gates of what attention or the delta rule makes */
+  float *alpha, *beta;           /* [rows, value heads of the delta rule] */
+  float *shared_gate;            /* [rows] */
+  float *mixes, *shares;         /* [rows, mixes of the stream], [rows, shares of its parts] */
+  float *low_q;                  /* [rows, q_rank] */
   float *far_values, *far_scores, *index_values, *index_scores; /* [rows, widths of pending rows] */
   float *index_q, *index_weights; /* [rows, heads of the index * its width], [rows, its heads] */
   int32_t *chosen;                /* [rows, top_k] */

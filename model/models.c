@@ -20,6 +20,7 @@ static const model_arch archs[] = {
     {"qwen35", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
     {"qwen35moe", qwen35_read, qwen35_load, layers_embed, qwen35_layer},
     {"glm4moe", glm4moe_read, glm4moe_load, layers_embed, qwen35_layer},
+    {"deepseek2", deepseek2_read, deepseek2_load, layers_embed, deepseek2_layer},
     {"deepseek4", deepseek4_read, deepseek4_load, deepseek4_embed, deepseek4_layer},
     {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
     {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
@@ -192,6 +193,10 @@ weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_typ
     }
     if (hyper->latent.n_streams > 0) {
       geometry.n_sets += add_latent_sets(hyper, kv_type, (uint16_t)l, &geometry.set[geometry.n_sets]);
+      continue;
+    }
+    if (hyper->mla.rank > 0) {
+      geometry.set[geometry.n_sets++] = latent_set(kv_type, hyper->head_dim[l], 1, 0, (uint16_t)l);
       continue;
     }
     geometry.set[geometry.n_sets++] = (weft_kv_set){

@@ -62,10 +62,15 @@ weft_status llama_load_layers(weft_model *model, weights_loader *loader);
 weft_status qwen35_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status qwen35_load(weft_model *model, weights_loader *loader);
 weft_status qwen35_layer(model_step *step, uint32_t layer);
+/* The layer behind its attention, whose result `status` is of. */
+weft_status qwen35_layer_after(model_step *step, uint32_t layer, weft_status status);
 /* Loads one layer of these that guesses tokens ahead, but for what all such layers have (nextn.h). */
 weft_status qwen35_load_nextn(weft_model *model, weights_loader *loader);
 weft_status glm4moe_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status glm4moe_load(weft_model *model, weights_loader *loader);
+weft_status deepseek2_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
+weft_status deepseek2_load(weft_model *model, weights_loader *loader);
+weft_status deepseek2_layer(model_step *step, uint32_t layer);
 weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status deepseek4_load(weft_model *model, weights_loader *loader);
 weft_status deepseek4_embed(model_step *step);

@@ -204,12 +204,11 @@ static weft_status compute_experts(model_step *step, const model_layer *layer) {
   return status == WEFT_OK ? gate_shared(step, layer) : status;
 }
 
-weft_status qwen35_layer(model_step *step, uint32_t l) {
+weft_status qwen35_layer_after(model_step *step, uint32_t l, weft_status status) {
   const weft_model *model = step->model;
   const model_scratch *s = &step->part->scratch;
   const model_layer *layer = &model->layers[l];
   bool moe = model->hyper.moe[l];
-  weft_status status = model->hyper.delta.layer[l] ? layers_delta(step, l) : layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
   status = layers_output(step, layer, s->t);
   if (status != WEFT_OK) return status;
@@ -227,4 +226,9 @@ weft_status qwen35_layer(model_step *step, uint32_t l) {
   if (moe) sum.add = s->y;
   layers_then_next(step, l, &sum);
   return layers_norm(step, &sum);
+}
+
+weft_status qwen35_layer(model_step *step, uint32_t l) {
+  bool is_delta = step->model->hyper.delta.layer[l];
+  return qwen35_layer_after(step, l, is_delta ? layers_delta(step, l) : layers_attention(step, l));
 }

@@ -54,7 +54,9 @@ weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper) {
   if (status == WEFT_OK) status = model_keys_f32_or(keys, ".rope.scaling.yarn_beta_slow", 0, 1e4, 1.0f, &s->slow);
   if (status != WEFT_OK || s->kind != ROPE_YARN) return status;
   status = model_keys_f32_or(keys, ".rope.scaling.yarn_log_multiplier", 0, 1e3, 0.0f, &s->shorter);
-  if (status != WEFT_OK || s->shorter == 0.0f || strcmp(hyper->arch, "mistral3") == 0) return status;
+  if (status != WEFT_OK || s->shorter == 0.0f || strcmp(hyper->arch, "mistral3") == 0 ||
+      strcmp(hyper->arch, "deepseek2") == 0)
+    return status;
   return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s.rope.scaling.yarn_log_multiplier' is not supported",
                    weft_gguf_path(keys->gguf), keys->arch);
 }

@@ -217,7 +217,8 @@ static void share_heads(model_hyper *hyper, uint32_t n_shards) {
 }
 
 static bool can_lie_in(const weft_gguf *gguf, const model_hyper *hyper, uint32_t n) {
-  bool can = hyper->latent.n_streams == 0 && hyper->delta.n_v_heads == 0 && hyper->choice.scores == 0;
+  bool can =
+      hyper->latent.n_streams == 0 && hyper->delta.n_v_heads == 0 && hyper->choice.scores == 0 && hyper->mla.rank == 0;
   can = can && weights_slice_check(gguf, hyper, n, NULL) == WEFT_OK;
   for (uint32_t l = 0; l < hyper->n_layers && can; l++) /* weights_slice_of says so of each tensor */
     can = hyper->moe[l] || (hyper->n_ff[l] % n == 0 && hyper->n_hidden % n == 0);

@@ -30,6 +30,11 @@ static uint64_t rare_dim_value(const model_hyper *hyper, tensor_dim dim, uint32_
   if (dim == DIM_INDEX) return latent->index_dim;
   if (dim == DIM_INDEX_HEADS) return latent->n_index_heads;
   if (dim == DIM_INDEX_Q) return (uint64_t)latent->n_index_heads * latent->index_dim;
+  if (dim == DIM_MLA_RANK) return hyper->mla.rank;
+  if (dim == DIM_MLA_QUERY) return (uint64_t)hyper->n_heads * hyper->mla.n_query;
+  if (dim == DIM_MLA_STILL) return hyper->mla.n_still;
+  if (dim == DIM_MLA_VALUE) return hyper->mla.n_value;
+  if (dim == DIM_MLA_VALUES) return (uint64_t)hyper->n_heads * hyper->mla.n_value;
   if (dim == DIM_DRAFT_GROUPS) return hyper->draft.n_groups;
   if (dim == DIM_DRAFT_RANK) return hyper->draft.rank;
   return hyper->n_experts_used; /* DIM_EXPERTS_USED */
@@ -81,29 +86,13 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
       return hyper->n_target;
     case DIM_TARGET_TWICE:
       return 2 * (uint64_t)hyper->n_target;
-    case DIM_STREAM:
-    case DIM_PARTS:
-    case DIM_MIXES:
-    case DIM_MIX_SCALES:
-    case DIM_Q_RANK:
-    case DIM_GROUP_HEADS:
-    case DIM_GROUPS_RANK:
-    case DIM_RATIO:
-    case DIM_PENDING:
-    case DIM_PENDING_INDEX:
-    case DIM_INDEX:
-    case DIM_INDEX_HEADS:
-    case DIM_INDEX_Q:
-    case DIM_EXPERTS_USED:
-    case DIM_DRAFT_GROUPS:
-    case DIM_DRAFT_RANK:
-      return rare_dim_value(hyper, dim, l);
     case DIM_PER_LAYER:
       return hyper->n_per_layer;
     case DIM_PER_LAYER_ALL:
       return (uint64_t)hyper->n_per_layer * hyper->n_layers;
+    default:
+      return rare_dim_value(hyper, dim, l);
   }
-  return 0;
 }
 
 static weft_status check_shape(weights_loader *loader, const weft_gguf_tensor *tensor, const uint64_t wanted[3]) {
@@ -379,7 +368,7 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
  * element of a quantised type has no bytes of its own that could be moved. */
 static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, const weights_slice *slice,
                                 uint32_t head_dim, const float **out) {
-  uint64_t n = tensor->ne[0] * tensor->ne[1];
+  uint64_t n = tensor->ne[0] * tensor->ne[1] * tensor->ne[2];
   float *values = weft_alloc((size_t)n, sizeof *values), *ordered = NULL;
   weft_status status = values != NULL ? read_values(loader, tensor, n, values) : fail_no_memory(loader, tensor);
   if (status == WEFT_OK && head_dim > 0) {

@@ -55,6 +55,12 @@ typedef enum tensor_dim {
   DIM_INDEX_HEADS,   /* heads that score index rows */
   DIM_INDEX_Q,       /* these heads * the numbers of an index row */
   DIM_EXPERTS_USED,
+  /* of one vector for each position that keys and values are made of */
+  DIM_MLA_RANK,
+  DIM_MLA_QUERY, /* heads * numbers of a query */
+  DIM_MLA_STILL,
+  DIM_MLA_VALUE,
+  DIM_MLA_VALUES,   /* heads * numbers of a value */
   DIM_DRAFT_GROUPS, /* of the tokens that a drafter's head reads */
   DIM_DRAFT_RANK,
   DIM_PER_LAYER,    /* n_per_layer */

@@ -160,7 +160,7 @@ weft_status weights_slice_of(const weights_loader *loader, const weft_gguf_tenso
                              uint32_t layer, weights_slice *out) {
   const weft_model *model = loader->model;
   range rows = {0, tensor->ne[1]}, matrices = {0, tensor->ne[2]};
-  *out = (weights_slice){.matrix = *tensor, .n = tensor->ne[0] * tensor->ne[1]};
+  *out = (weights_slice){.matrix = *tensor, .n = tensor->ne[0] * tensor->ne[1] * tensor->ne[2]};
   if (model->n_shards == 1 || (layer == UINT32_MAX && (row->kind != TENSOR_MATRIX || row->dim[1] != DIM_VOCAB)))
     return WEFT_OK;
   if (row->kind != TENSOR_MATRIX && row->kind != TENSOR_HEADS_MATRIX) {

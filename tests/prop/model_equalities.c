@@ -439,10 +439,10 @@ static bool has_way(const way *w) {
 
 int main(int argc, char **argv) {
   static const way ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cuda", NULL}};
-  static const char *const names[] = {"ar-base",     "ar-dense-v",     "ar-fused-w4",     "dg-base",
-                                      "dg-fused-c4", "dg-c16-w4",      "dg-underscore",   "ar-per-layer",
-                                      "ar-shared",   "gpt-oss-base",   "gpt-oss-pattern", "qwen35-base",
-                                      "qwen35-moe",  "deepseek4-base", "deepseek4-deep",  "glm4moe-base"};
+  static const char *const names[] = {
+      "ar-base",       "ar-dense-v",     "ar-fused-w4",    "dg-base",      "dg-fused-c4",     "dg-c16-w4",
+      "dg-underscore", "ar-per-layer",   "ar-shared",      "gpt-oss-base", "gpt-oss-pattern", "qwen35-base",
+      "qwen35-moe",    "deepseek4-base", "deepseek4-deep", "glm4moe-base", "deepseek2-base"};
   uint32_t n_rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : test_amount(1, 1, 20);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {

@@ -187,6 +187,18 @@ static void weights_are_counted_as_they_are_kept(void **state) {
   gguf_edit_clean();
 }
 
+/* Matrices of heads are held in f32, whatever their type in the file. */
+static void matrices_of_heads_are_counted_in_f32(void **state) {
+  (void)state;
+  static const char file[] = WEFT_SOURCE_DIR "/tests/golden/models/deepseek2-base.gguf";
+  const gguf_edit edit = {.quantise = "blk.1.attn_v_b.weight", .type = WEFT_TYPE_BF16};
+  weft_file_facts *facts = facts_of(gguf_edit_file(file, &edit, "heads"));
+  assert_int_equal(facts->on_card.others, 24 * 8 * 3 * 2);
+  assert_int_equal(facts->on_host.others, 24 * 8 * 3 * 2);
+  weft_free(facts);
+  gguf_edit_clean();
+}
+
 /* DiffusionGemma 26B in Q4_K_M, as weft_inspect_facts counts it. */
 static weft_file_facts *facts_of_26b(void) {
   weft_file_facts *f = facts_of(demo);
@@ -230,6 +242,7 @@ int main(void) {
       cmocka_unit_test(every_card_of_the_table_is_predicted),
       cmocka_unit_test(the_measured_card_is_foretold),
       cmocka_unit_test(weights_are_counted_as_they_are_kept),
+      cmocka_unit_test(matrices_of_heads_are_counted_in_f32),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -692,6 +692,41 @@ static void test_glm4moe(void **state) {
   assert_true(hyper_of("glm4moe-base", unscaled).choice.factor == 1.0f);
 }
 
+static void test_deepseek2(void **state) {
+  (void)state;
+  static const char *const required[] = {
+      "block_count",          "context_length",           "feed_forward_length",
+      "attention.head_count", "attention.head_count_kv",  "attention.kv_lora_rank",
+      "attention.key_length", "attention.key_length_mla", "attention.value_length_mla",
+      "rope.dimension_count", "rope.freq_base",           "expert_shared_count"};
+  static const number_case cases[] = {
+      {"deepseek2.attention.head_count_kv", 3, WEFT_E_UNSUPPORTED, "is 3; one vector for each position is needed"},
+      {"deepseek2.attention.kv_lora_rank", 16, WEFT_E_UNSUPPORTED, "key_length' is 32; attention.kv_lora_rank and"},
+      {"deepseek2.attention.kv_lora_rank", 1u << 31, WEFT_E_FORMAT, "it must be 8..1024"},
+      {"deepseek2.rope.dimension_count", 7, WEFT_E_UNSUPPORTED, "is 7; numbers rotate in pairs"},
+      {"deepseek2.attention.key_length_mla", 8, WEFT_E_FORMAT, "is 8; it must be 9..1024"},
+      {"deepseek2.attention.key_length_mla", 32, WEFT_E_FORMAT, "'blk.0.attn_q_b.weight' has shape 8 x 72"},
+      {"deepseek2.attention.value_length_mla", 16, WEFT_E_FORMAT, "'blk.0.attn_v_b.weight' has shape 24 x 8 x 3"},
+      {"deepseek2.attention.q_lora_rank", 0, WEFT_E_FORMAT, "'blk.0.attn_q.weight' is missing"},
+      {"deepseek2.attention.sliding_window", 5, WEFT_E_UNSUPPORTED, "windows are not supported"},
+      {"deepseek2.expert_gating_func", 4, WEFT_E_UNSUPPORTED, "is 4; scores by a softmax (1) or a sigmoid (2)"},
+      {"deepseek2.leading_dense_block_count", 2, WEFT_E_FORMAT, "'blk.1.ffn_gate_inp.weight' is there, and key"},
+  };
+  refused_without("deepseek2-base", "deepseek2", required, sizeof required / sizeof *required);
+  refused_numbers("deepseek2-base", cases, sizeof cases / sizeof *cases);
+  refused("deepseek2-base", (gguf_edit){.drop_key = "deepseek2.rope.scaling.yarn_log_multiplier"}, WEFT_E_UNSUPPORTED,
+          "yarn_log_multiplier' is missing; yarn needs it here");
+  refused("deepseek2-base", (gguf_edit){.drop_tensor = "blk.1.attn_k_b.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("deepseek2-base", (gguf_edit){.add_scalar = "blk.0.attn_kv_b.weight"}, WEFT_E_UNSUPPORTED,
+          "attn_kv_b.weight' is of an older converter; take a file that has attn_k_b and attn_v_b");
+  weft_model_info info;
+  accepted("deepseek2-base", (gguf_edit){0}, &info);
+  assert_true(info.kv.set[0].rows.values_are_keys && info.kv.set[0].rows.head_dim == 32 && info.kv.n_sets == 2);
+  const gguf_edit unsaid = {.drop_key = "deepseek2.expert_gating_func"};
+  assert_true(hyper_of("deepseek2-base", unsaid).choice.scores == WEFT_SCORES_SIGMOID);
+  assert_true(hyper_of("deepseek2-lite", (gguf_edit){0}).choice.scores == WEFT_SCORES_SOFTMAX);
+}
+
 /* Scores that grow with the position do so behind the first context: the model's ends there. */
 static void test_mistral3(void **state) {
   (void)state;
@@ -734,18 +769,31 @@ static void test_inspect(void **state) {
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_architecture),   cmocka_unit_test(test_required_keys),
-      cmocka_unit_test(test_bounds),         cmocka_unit_test(test_unsupported),
-      cmocka_unit_test(test_tensors),        cmocka_unit_test(test_what_may_differ),
-      cmocka_unit_test(test_limits),         cmocka_unit_test(test_memory_refused),
-      cmocka_unit_test(test_inspect),        cmocka_unit_test(test_gemma3),
-      cmocka_unit_test(test_glm4moe),        cmocka_unit_test(test_mistral3),
-      cmocka_unit_test(test_unused_tensors), cmocka_unit_test(test_scales),
-      cmocka_unit_test(test_types),          cmocka_unit_test(test_refused_before_weights_are_read),
-      cmocka_unit_test(test_shared_layers),  cmocka_unit_test(test_llama_keys),
-      cmocka_unit_test(test_gpt_oss_keys),   cmocka_unit_test(test_gpt_oss_tensors),
-      cmocka_unit_test(test_qwen35_keys),    cmocka_unit_test(test_qwen35_tensors),
-      cmocka_unit_test(test_llama_tensors),  cmocka_unit_test(test_quantised_bias),
+      cmocka_unit_test(test_architecture),
+      cmocka_unit_test(test_required_keys),
+      cmocka_unit_test(test_bounds),
+      cmocka_unit_test(test_unsupported),
+      cmocka_unit_test(test_tensors),
+      cmocka_unit_test(test_what_may_differ),
+      cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_memory_refused),
+      cmocka_unit_test(test_inspect),
+      cmocka_unit_test(test_gemma3),
+      cmocka_unit_test(test_glm4moe),
+      cmocka_unit_test(test_deepseek2),
+      cmocka_unit_test(test_mistral3),
+      cmocka_unit_test(test_unused_tensors),
+      cmocka_unit_test(test_scales),
+      cmocka_unit_test(test_types),
+      cmocka_unit_test(test_refused_before_weights_are_read),
+      cmocka_unit_test(test_shared_layers),
+      cmocka_unit_test(test_llama_keys),
+      cmocka_unit_test(test_gpt_oss_keys),
+      cmocka_unit_test(test_gpt_oss_tensors),
+      cmocka_unit_test(test_qwen35_keys),
+      cmocka_unit_test(test_qwen35_tensors),
+      cmocka_unit_test(test_llama_tensors),
+      cmocka_unit_test(test_quantised_bias),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

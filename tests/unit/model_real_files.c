@@ -300,7 +300,7 @@ static void test_other_architectures(void **state) {
       {"dflash",
        "architecture 'dflash' is a part beside a model (a drafter) and no model; give the file of the model, and"},
       {"gemma4_mtp", "architecture 'gemma4_mtp' is a part beside a model (a drafter) and no model"},
-      {"deepseek2", "architecture 'deepseek2' is not supported; take a model of one of these: gemma4, "},
+      {"rwkv7", "architecture 'rwkv7' is not supported; take a model of one of these: gemma4, "},
   };
   for (size_t i = 0; i < 4; i++) {
     real_model model = qwen3_8b;
