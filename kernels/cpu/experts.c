@@ -30,6 +30,7 @@ typedef struct experts_run {
   uint32_t first_up; /* row of up where up begins: n_ff when gate and up are one stack */
   uint32_t n_in, n_ff, n_experts, n_slots, n_touched; /* n_experts: here; n_slots: at most, a slot for each pair */
   uint32_t ff_blocks, n_ff_tasks;                     /* blocks per task, tasks per expert */
+  uint32_t n_threads;
   uint32_t column_panels;
   uint32_t *first;      /* [n_experts + 1] first slot of each expert */
   uint32_t *touched;    /* [n_touched] experts that have slots, ascending */
@@ -60,6 +61,7 @@ static experts_run make_run(weft_device *device, const weft_experts_args *args) 
   experts_run run = {.args = args};
   uint32_t n_threads = weft_thread_pool_size(cpu_thread_pool(device));
   bool fused = args->gate_up != NULL, any[2] = {false, false};
+  run.n_threads = n_threads;
   run.n_in = args->down->n_out;
   run.n_ff = args->down->n_in;
   run.gate = fused ? args->gate_up : args->gate;
@@ -235,6 +237,13 @@ static void add_bias(float *y, uint64_t y_stride, uint32_t n_rows, const float *
   }
 }
 
+/* Where gate of a task begins; NULL: there is no such task. */
+static const uint8_t *find_gate(const experts_run *run, uint32_t task) {
+  if (task >= run->n_touched * run->n_ff_tasks) return NULL;
+  uint32_t begin = task % run->n_ff_tasks * run->ff_blocks * FF_BLOCK;
+  return cpu_tile_of(run->gate, run->touched[task / run->n_ff_tasks], begin / CPU_PANEL, 1).panel;
+}
+
 /* task = (touched expert) * n_ff_tasks + (part of n_ff) */
 static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
@@ -247,6 +256,7 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
   cpu_tile gate_tile = find_columns(run->gate, expert, begin, n);
   cpu_tile up_tile = find_columns(run->up, expert, run->first_up + begin, n);
   gate_tile.next = up_tile.panel;
+  up_tile.next = find_gate(run, task + run->n_threads); /* the task that this thread probably takes next */
   for (uint32_t slot = run->first[expert], n_rows; slot < run->first[expert + 1]; slot += n_rows) {
     n_rows = cpu_group_next(run->first[expert + 1] - slot);
     run_columns(run, &gate_tile, expert, slot, n_rows, gate);

@@ -144,7 +144,7 @@ typedef struct matmul_run {
   const weft_matmul_args *args;
   const cpu_products *products;
   const uint8_t *groups[2];
-  uint32_t panels_per_task;
+  uint32_t n_threads, panels_per_task;
   uint32_t n_parts[WEFT_MATMUL_MAX]; /* panel blocks of each weight */
   uint32_t n_parts_all;
 } matmul_run;
@@ -159,6 +159,8 @@ static void matmul_task(void *arg, uint32_t task, uint32_t thread) {
   const weft_weight *weight = args->weight[w];
   uint32_t panel = part * run->panels_per_task, left = cpu_panel_count(weight->n_out) - panel;
   cpu_tile tile = cpu_tile_of(weight, 0, panel, left < run->panels_per_task ? left : run->panels_per_task);
+  if (part + run->n_threads < run->n_parts[w]) /* the task that this thread probably takes next */
+    tile.next = tile.panel + (uint64_t)run->n_threads * run->panels_per_task * tile.panel_bytes;
   tile.x = run->groups[cpu_is_quantised(weight->type)];
   tile.y = args->y[w] + (uint64_t)panel * CPU_PANEL;
   tile.y_stride = args->y_stride[w];
@@ -179,7 +181,8 @@ weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args) {
     run.groups[q] = groups;
   }
   for (uint32_t w = 0; w < args->n_weights; w++) n_panels += cpu_panel_count(args->weight[w]->n_out);
-  run.panels_per_task = n_panels / (weft_thread_pool_size(pool) * CPU_TASKS_PER_THREAD);
+  run.n_threads = weft_thread_pool_size(pool);
+  run.panels_per_task = n_panels / (run.n_threads * CPU_TASKS_PER_THREAD);
   if (run.panels_per_task < 1) run.panels_per_task = 1;
   if (run.panels_per_task > PANELS_PER_TASK) run.panels_per_task = PANELS_PER_TASK;
   for (uint32_t w = 0; w < args->n_weights; w++) {

@@ -170,12 +170,12 @@ INLINE __m512 add_block(cpu_pack_form form, unsigned shift, const weights *k, co
 }
 
 /* Prefetches what lies FETCH_AHEAD bytes further in the tile's panels or, beyond their end, in `next`. With few rows
- * the processor's own prefetching of the panels is faster, but it cannot foresee the jump to `next`. */
+ * the processor's own prefetching of the panels may be faster, but it cannot foresee the jump to `next`. */
 INLINE void fetch_ahead(const cpu_tile *tile, const uint8_t *at, uint32_t n_bytes, bool few_rows) {
   if (!tile->fetch) return;
   const uint8_t *end = tile->panel + tile->n_panels * tile->panel_bytes;
   uint64_t left = (uint64_t)(end - at);
-  if (left > FETCH_AHEAD ? few_rows : tile->next == NULL) return;
+  if (left > FETCH_AHEAD ? few_rows && !cpu_fetches_few_rows() : tile->next == NULL) return;
   const uint8_t *from = left > FETCH_AHEAD ? at + FETCH_AHEAD : tile->next + (FETCH_AHEAD - left);
 #pragma GCC unroll 8
   for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
