@@ -25,7 +25,7 @@
 static const double MEMORY_SHARE = 4.2e12 / 4.917e12, PRODUCT_SHARE = 770e12 / 1070.5e12;
 
 enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 8192, COPIES_MAX = 8 };
-enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200, N_X = ROWS_MAX * 16 * 512 /* inputs */ };
+enum { DRAFTER = 1024, CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200, N_X = ROWS_MAX * 16 * 512 /* inputs */ };
 
 typedef enum work {
   WORK_MATMUL,
@@ -122,6 +122,11 @@ static const bench_case cases[] = {
     MATMUL("down", Q8_0, 1, HIDDEN, 2112),
     MATMUL("down", Q8_0, 256, HIDDEN, 2112),
     MATMUL("down", Q8_0, 8192, HIDDEN, 2112),
+    MATMUL("q", Q4_K, 4, 4096, HIDDEN),
+    MATMUL("head", Q6_K, 4, VOCAB, HIDDEN),
+    MATMUL("drafter q", Q8_0, 1, 4096, DRAFTER),
+    MATMUL("drafter down", Q8_0, 1, DRAFTER, 8192),
+    MATMUL("drafter head", Q8_0, 1, VOCAB, DRAFTER),
     ROUTE("router", 1),
     ROUTE("router", 2),
     ROUTE("router", 4),
@@ -139,6 +144,7 @@ static const bench_case cases[] = {
     MOE("experts", Q4_K, Q8_0, 1),
     MOE("experts", Q4_K, Q8_0, 2),
     MOE("experts", Q4_K, Q8_0, 4),
+    MOE("experts", Q4_K, Q8_0, 5),
     MOE("experts", Q4_K, Q8_0, 8),
     MOE("experts", Q4_K, Q8_0, 16),
     MOE("experts", Q4_K, Q8_0, 32),
@@ -168,6 +174,9 @@ static const bench_case cases[] = {
     GLOBAL("global canvas", Q8_0, 256, 16384, 1, true),
     SLIDE("sliding prefill", Q8_0, 2048, 0, 1, false),
     GLOBAL("global prefill", Q8_0, 2048, 0, 1, false),
+    SLIDE("run decode", BF16, 4, 1024, 1, false),
+    GLOBAL("global run decode", BF16, 4, 1024, 1, false),
+    GLOBAL("global run decode", BF16, 8, 1024, 1, false),
     DELTA(1, 96, 1),
     DELTA(32, 96, 32),
     DELTA(64, 96, 64),

@@ -8,8 +8,9 @@ plans, not for answers. Needs Python alone.
            qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air | glm-4.7-flash | deepseek-v2-lite | deepseek-v3; gemma4-1b is nobody's
            model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
-           go beside gemma4-26b, gemma4-1b and gemma4-e2b; qwen3.6-35b-a3b-mtp, qwen3.6-27b-mtp
-           and deepseek-v4-flash-mtp have the layer that guesses tokens ahead
+           go beside gemma4-26b, gemma4-1b and gemma4-e2b, qwen3-30b-a3b-dflash, which fills blocks, beside
+           qwen3-30b-a3b; qwen3.6-35b-a3b-mtp, qwen3.6-27b-mtp and deepseek-v4-flash-mtp have the layer that guesses
+           tokens ahead
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | iq2: experts in IQ2_XXS and
            Q2_K (down), all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
@@ -114,6 +115,9 @@ MODELS = {
     "glm-4.5-air": glm4moe(47, 4096, 10944, 96, 128, 1408, 1),
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
+# Blocks of 16, from what goes into five layers.
+MODELS["qwen3-30b-a3b-dflash"] = MODELS["qwen3-30b-a3b"] | dict(arch="dflash", layers=5, experts=0, block=16,
+                                                              reads=[2, 13, 24, 35, 46])
 MODELS |= {name + "-assistant": assistant(MODELS[name], *sizes)
            for name, sizes in (("gemma4-26b", (1024, 8192, 16)), ("gemma4-1b", (512, 1024, 8)), ("gemma4-e2b", (256, 2048, 4, 2048)))}
 MODELS["gemma4-e2b-assistant-whole"] = assistant(MODELS["gemma4-e2b"], 256, 2048, 4)
@@ -395,17 +399,24 @@ def add_llama(w, m, mix):
         w.key(k + "rope.scaling.original_context_length", int(m["context"] / m["factor"]))
         w.key(k + "rope.scaling.yarn_log_multiplier", 1.0)
         w.key(k + "attention.temperature_scale", 0.1)
-    w.tensor("token_embd.weight", embed if m["tied"] else matrix, m["hidden"], m["vocab"])
     w.tensor("output_norm.weight", "F32", m["hidden"])
-    if not m["tied"]:
-        w.tensor("output.weight", embed, m["hidden"], m["vocab"])
+    if "block" in m:
+        w.key(k + "block_size", m["block"])
+        w.key(k + "target_layers", m["reads"])
+        w.key("tokenizer.ggml.mask_token_id", m["vocab"] - 3)
+        w.tensor("fc.weight", matrix, len(m["reads"]) * m["hidden"], m["hidden"])
+        w.tensor("enc.output_norm.weight", "F32", m["hidden"])
+    else:
+        w.tensor("token_embd.weight", embed if m["tied"] else matrix, m["hidden"], m["vocab"])
+        if not m["tied"]:
+            w.tensor("output.weight", embed, m["hidden"], m["vocab"])
     for i in range(m["layers"]):
         put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
         add_attention(put, m, mix, m["head"], m["kv"], True)
         if m["arch"] == "gemma3":
             put("post_attention_norm.weight", "F32", m["hidden"])
             put("post_ffw_norm.weight", "F32", m["hidden"])
-        if m["arch"].startswith(("qwen3", "gemma3")):
+        if m["arch"].startswith(("qwen3", "gemma3", "dflash")):
             put("attn_q_norm.weight", "F32", m["head"])
             put("attn_k_norm.weight", "F32", m["head"])
         if not m["experts"]:
