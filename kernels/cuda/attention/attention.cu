@@ -10,13 +10,15 @@
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/set.h"
 
-enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384 };
+/* RUN_QUERIES: of a segment that decode items may share, which are several then. */
+enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, RUN_QUERIES = 4 * DECODE_QUERIES };
 
 /* How many items of a call each kernel gets. Calls that is_fast have items for few and for many queries, all other
  * calls are for attention_fallback. */
 typedef struct attention_cut {
-  bool fast, split; /* split: every chunk of a decode item is an item */
-  bool stream;      /* decode items are for attention_decode_stream */
+  bool fast, split;     /* split: every chunk of a decode item is an item */
+  bool stream;          /* decode items are for attention_decode_stream */
+  uint32_t decode_most; /* queries of a segment that has decode items */
   uint32_t group, n_decode, n_flash, n_fallback, n_merges;
   uint32_t n_groups, turns; /* of attention_flash */
   uint64_t n_part_rows;
@@ -64,12 +66,45 @@ static void cut_flash(const cuda_device *d, const weft_attention_args *args, uin
   cut->turns = turns > turns_max ? turns_max : turns > 1 ? (uint32_t)turns : 1;
 }
 
+/* A decode item has whole rows. */
+static uint32_t decode_size(const attention_cut *cut) {
+  return DECODE_QUERIES / cut->group * cut->group;
+}
+
+/* A run of a few rows over keys that few heads share has more queries than a decode item. It has several of them where
+ * the card computes all decode items at once: attention_flash would have fewer blocks than there are multiprocessors,
+ * each with all keys. */
+static uint32_t most_of_decode(const cuda_device *d, const weft_attention_args *args, const attention_cut *cut) {
+  uint64_t n_items = 0;
+  bool wide = false;
+  if (!cut->fast || args->segment == NULL || cut->group > DECODE_QUERIES) return DECODE_QUERIES;
+  for (uint32_t s = 0; s < args->n_segments; s++) {
+    uint32_t n = args->segment[s].n_rows * cut->group;
+    if (n > RUN_QUERIES) continue;
+    n_items += cuda_ceil(n, decode_size(cut));
+    wide = wide || n > DECODE_QUERIES;
+  }
+  bool fits = n_items * args->kv.n_kv_heads <= attention_decode_cluster_room(d, args->kv.head_dim);
+  return wide && fits ? (uint32_t)RUN_QUERIES : (uint32_t)DECODE_QUERIES;
+}
+
+static void count_decode(const weft_attention_args *args, uint32_t s, attention_cut *cut, uint64_t *n_split) {
+  uint32_t chunk, end, n_all = args->segment[s].n_rows * cut->group, size = decode_size(cut);
+  for (uint32_t first = 0; first < n_all; first += size) {
+    uint32_t n = tile_size(n_all, first, size);
+    chunks_of(&args->segment[s], args->window, cut->group, first, n, &chunk, &end);
+    cut->n_decode += 1, *n_split += end - chunk;
+    if (end - chunk > 1) cut->n_merges += 1, cut->n_part_rows += (uint64_t)n * (end - chunk);
+  }
+}
+
 /* Counts items, and partial rows if every decode item of more than one chunk is split. */
 static attention_cut count_cut(const cuda_device *d, const weft_attention_args *args) {
   attention_cut cut;
   memset(&cut, 0, sizeof cut);
   cut.fast = is_fast(d, args);
   cut.group = args->n_heads / args->kv.n_kv_heads;
+  cut.decode_most = most_of_decode(d, args, &cut);
   uint32_t n_large = 0, n_small = 0, most_chunks = 0, chunk, end;
   uint64_t n_split = 0;
   for (uint32_t s = 0; s < args->n_segments && args->segment != NULL; s++) {
@@ -77,10 +112,8 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
     if (n_all == 0) continue;
     if (!cut.fast) {
       cut.n_fallback += cuda_ceil(n_all, FALLBACK_QUERIES);
-    } else if (n_all <= DECODE_QUERIES) {
-      chunks_of(&args->segment[s], args->window, cut.group, 0, n_all, &chunk, &end);
-      cut.n_decode += 1, n_split += end - chunk;
-      if (end - chunk > 1) cut.n_merges += 1, cut.n_part_rows += (uint64_t)n_all * (end - chunk);
+    } else if (n_all <= cut.decode_most) {
+      count_decode(args, s, &cut, &n_split);
     } else {
       n_large += cuda_ceil(n_all, 2 * FLASH_QUERIES), n_small += cuda_ceil(n_all, FLASH_QUERIES);
       for (uint32_t first = 0; first < n_all; first += FLASH_QUERIES) {
@@ -127,16 +160,20 @@ typedef struct attention_tables {
 } attention_tables;
 
 static void fill_decode(const weft_attention_args *args, const attention_cut *cut, uint32_t s, attention_tables *to) {
-  uint32_t chunk, end, n = args->segment[s].n_rows * cut->group;
-  chunks_of(&args->segment[s], args->window, cut->group, 0, n, &chunk, &end);
-  uint32_t n_chunks = end - chunk;
-  if (!cut->split || n_chunks == 1) {
-    *to->decode++ = {s, 0, n, chunk, end, 0, 0};
-    return;
+  uint32_t chunk, end, n_all = args->segment[s].n_rows * cut->group, size = decode_size(cut);
+  for (uint32_t first = 0; first < n_all; first += size) {
+    uint32_t n = tile_size(n_all, first, size);
+    chunks_of(&args->segment[s], args->window, cut->group, first, n, &chunk, &end);
+    uint32_t n_chunks = end - chunk;
+    if (!cut->split || n_chunks == 1) {
+      *to->decode++ = {s, first, n, chunk, end, 0, 0};
+      continue;
+    }
+    *to->merge++ = {s, first, n, n_chunks, to->part};
+    for (uint32_t c = 0; c < n_chunks; c++)
+      *to->decode++ = {s, first, n, chunk + c, chunk + c + 1, to->part + c, n_chunks};
+    to->part += n * n_chunks;
   }
-  *to->merge++ = {s, 0, n, n_chunks, to->part};
-  for (uint32_t c = 0; c < n_chunks; c++) *to->decode++ = {s, 0, n, chunk + c, chunk + c + 1, to->part + c, n_chunks};
-  to->part += n * n_chunks;
 }
 
 /* Items of `queries` queries, the last ones first: in a causal segment they take longest. */
@@ -156,7 +193,7 @@ static void fill_tables(const weft_attention_args *args, const attention_cut *cu
     if (args->segment[s].n_rows == 0) continue;
     if (!cut->fast)
       to.fallback = fill_items(args, cut, s, FALLBACK_QUERIES, to.fallback);
-    else if (args->segment[s].n_rows * cut->group <= DECODE_QUERIES)
+    else if (args->segment[s].n_rows * cut->group <= cut->decode_most)
       fill_decode(args, cut, s, &to);
     else
       to.flash = fill_items(args, cut, s, cut->n_groups * FLASH_QUERIES, to.flash);
