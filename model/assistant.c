@@ -214,5 +214,5 @@ weft_status assistant_step(const assistant_args *a) {
   if (status == WEFT_OK) status = weft_embed(model->part[0].device, &embed);
   model_begin(model, &args, &step);
   if (status == WEFT_OK) status = model_enter(&step, 0);
-  return status == WEFT_OK ? model_compute(&step) : status;
+  return status == WEFT_OK ? model_compute(&step, step.part->first_layer, step.part->end_layer) : status;
 }

@@ -278,5 +278,5 @@ weft_status dflash_block(const dflash_args *a) {
   model_step step;
   model_begin(a->model, &args, &step);
   weft_status status = model_enter(&step, 0);
-  return status == WEFT_OK ? model_compute(&step) : status;
+  return status == WEFT_OK ? model_compute(&step, step.part->first_layer, step.part->end_layer) : status;
 }

@@ -167,7 +167,8 @@ static weft_status meet_before_tokens(const model_step *step) {
   return weft_shards_meet(step->part->exchanges, model->shard);
 }
 
-weft_status model_compute(model_step *step) {
+/* Up to the rows that the part's first layer reads. */
+static weft_status begin_part(model_step *step) {
   model_part *part = step->part;
   begin_rows(step);
   step->n_encoder = step->args->batch->n_encoder;
@@ -179,15 +180,20 @@ weft_status model_compute(model_step *step) {
   weft_status status = meet_before_tokens(step);
   bool embeds = part->first_layer == 0 && model_shards_embeds(step->model);
   if (status == WEFT_OK) status = step_arrays_fill(&part->arrays, step->args, embeds);
-  if (status == WEFT_OK) status = make_input(step);
-  for (uint32_t l = part->first_layer; status == WEFT_OK && l < part->end_layer; l++) {
+  return status == WEFT_OK ? make_input(step) : status;
+}
+
+weft_status model_compute(model_step *step, uint32_t first, uint32_t end) {
+  model_part *part = step->part;
+  weft_status status = first == part->first_layer ? begin_part(step) : WEFT_OK;
+  /* Without rows no output is wanted, and all keys are stored. */
+  for (uint32_t l = first; status == WEFT_OK && l < end && step->n_rows > 0; l++) {
     weft_device_at_layer(part->device, l);
     status = keep_features(step, l);
     if (status == WEFT_OK) status = step->model->arch->layer(step, l);
-    if (step->n_rows == 0) break; /* no output is wanted, and all keys are stored */
-    if (status == WEFT_OK) status = tap_stream(step, l, WEFT_STAGE_LAYER);
+    if (status == WEFT_OK && step->n_rows > 0) status = tap_stream(step, l, WEFT_STAGE_LAYER);
   }
-  if (status == WEFT_OK) status = end_rows(step);
+  if (status == WEFT_OK && end == part->end_layer) status = end_rows(step);
   weft_device_at_layer(part->device, UINT32_MAX);
   return status;
 }
@@ -203,7 +209,7 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   model_shards_start(model->others, args);
   for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
     status = model_enter(&step, p);
-    if (status == WEFT_OK) status = model_compute(&step);
+    if (status == WEFT_OK) status = model_compute(&step, step.part->first_layer, step.part->end_layer);
     if (status == WEFT_OK) status = model_leave(&step);
   }
   return model_shards_join(model->others, status);

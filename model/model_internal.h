@@ -280,17 +280,17 @@ static inline uint32_t model_first_expert(const weft_model *model, uint32_t shar
   return (uint32_t)(model->hyper.n_experts * leaf / WEFT_EXPERTS_LEAVES);
 }
 
-/* weft_model_forward of a batch with rows, and for which weft_batch_is_sound was asked already, in pieces: begin, then
- * for each part in order enter, compute and leave. Only compute may be part of a graph, and it may be enqueued twice.
+/* weft_model_forward of a batch with rows that weft_batch_is_sound found sound, in pieces: begin, then for each part in
+ * order enter, compute layers [first, end) until all are, leave. Only compute may be in a graph, and enqueued twice.
  *
  * Law: a part enters when rows are in its inbox, which follows the part before (MARK_SENT); it takes them out at once
  * (MARK_TAKEN). Before a part sends to an inbox, it follows the last emptying of that inbox. So the first part computes
- * the next step while the last one still computes this one, and no row is overwritten before it is read. Whatever the
- * last part computes for a step comes after all that the first part did for it. Of a model in shards each shard goes
- * this way by itself: it sends the rows that it has, all or those that it owns, to its own device of the next part. */
+ * the next step while the last one still computes this one, and no row is overwritten before it is read. What the last
+ * part computes for a step comes after all that the first one did. Of a model in shards each shard goes this way by
+ * itself: it sends the rows that it has, all or those that it owns, to its own device of the next part. */
 void model_begin(weft_model *model, weft_forward_args *args, model_step *step);
 weft_status model_enter(model_step *step, uint32_t part);
-weft_status model_compute(model_step *step);
+weft_status model_compute(model_step *step, uint32_t first, uint32_t end);
 weft_status model_leave(model_step *step);
 
 /* Sends bytes from one device to another, or copies them where it is one, and counts them in *crossed. */

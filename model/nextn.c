@@ -218,5 +218,5 @@ weft_status nextn_compute(const nextn_args *a) {
   a->rows->model->part[0].arrays.again = a->again;
   model_begin(a->rows->model, &args, &step);
   weft_status status = model_enter(&step, 0);
-  return status == WEFT_OK ? model_compute(&step) : status;
+  return status == WEFT_OK ? model_compute(&step, step.part->first_layer, step.part->end_layer) : status;
 }

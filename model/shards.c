@@ -47,7 +47,7 @@ static weft_status compute_part(other_shard *other, model_step *step, uint32_t p
   if (status != WEFT_OK) return status;
   if (args->graph_key != 0) weft_device_graph_begin(device, args->graph_key, model_shards_vote(step->part));
   do {
-    status = model_compute(step);
+    status = model_compute(step, step->part->first_layer, step->part->end_layer);
     if (status == WEFT_OK && shares) status = args->share(args->share_self, model->shard, step->h);
   } while (args->graph_key != 0 && weft_device_graph_end(device, &status));
   return status == WEFT_OK ? model_leave(step) : status;

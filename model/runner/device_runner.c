@@ -448,21 +448,45 @@ static weft_status run_held(device_runner *r, const runner_step *step, const run
   return status == WEFT_OK ? take_tokens(r, o) : status;
 }
 
-/* What one device does for a step. A step that comes again is recorded by devices that can, and repeated with one
- * launch. */
+/* Where a step that finds the device idle is cut in two graphs: the device computes the first layers while the host
+ * goes through the calls of the others. 0: it is one graph. */
+static uint32_t layer_of_cut(const device_runner *r, const runner_step *step, const model_part *part) {
+  enum { LAYERS_MIN = 16, SHARE = 5 };
+  const weft_model *model = r->config.model;
+  bool whole = !step->steady || r->n_flights > 1 || model->n_parts > 1 || model->n_shards > 1;
+  uint32_t n = part->end_layer - part->first_layer;
+  return whole || n < LAYERS_MIN ? 0 : part->first_layer + (n + SHARE - 1) / SHARE;
+}
+
+/* Layers [first, end) of a part, and the head behind the last one. What comes again is recorded by devices that can,
+ * and repeated with one launch. */
+static weft_status run_layers(device_runner *r, const runner_flight *f, const runner_step *step, model_step *pass,
+                              uint32_t first, uint32_t end) {
+  const model_part *part = pass->part;
+  const model_step begun = *pass;
+  bool ends = end == r->config.model->hyper.n_layers;
+  weft_status status;
+  if (step->steady) weft_device_graph_owner(part->device, r->config.graph_owner);
+  if (step->steady)
+    weft_device_graph_begin(part->device, pass->args->graph_key ^ (uint64_t)first << 1, model_shards_vote(part));
+  do {
+    *pass = begun;
+    status = model_compute(pass, first, end);
+    if (status == WEFT_OK && ends) status = run_head_stats(r, step, &f->outputs, pass->args->share != NULL);
+  } while (step->steady && weft_device_graph_end(part->device, &status));
+  return status;
+}
+
+/* What one device does for a step. */
 static weft_status run_part(device_runner *r, runner_flight *f, const runner_step *step, model_step *pass, uint32_t p) {
-  weft_device *d = r->config.model->part[p].device;
-  bool is_last = p + 1 == r->info.n_stages;
+  const model_part *part = &r->config.model->part[p];
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
-  const weft_graph_counters before = weft_device_graph_counters(d);
-  if (step->steady) weft_device_graph_owner(d, r->config.graph_owner);
-  if (step->steady) weft_device_graph_begin(d, pass->args->graph_key, model_shards_vote(pass->part));
-  do {
-    status = model_compute(pass);
-    if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs, pass->args->share != NULL);
-  } while (step->steady && weft_device_graph_end(d, &status));
-  const weft_graph_counters after = weft_device_graph_counters(d);
+  const weft_graph_counters before = weft_device_graph_counters(part->device);
+  uint32_t first = part->first_layer, cut = layer_of_cut(r, step, part);
+  if (cut > 0) status = run_layers(r, f, step, pass, first, cut);
+  if (status == WEFT_OK) status = run_layers(r, f, step, pass, cut > 0 ? cut : first, part->end_layer);
+  const weft_graph_counters after = weft_device_graph_counters(part->device);
   if (after.eager + after.captures != before.eager + before.captures) f->step.is_new = true;
   return status == WEFT_OK ? model_leave(pass) : status;
 }
