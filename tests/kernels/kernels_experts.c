@@ -349,6 +349,7 @@ static void items_agree(weft_device *device, const char *name, const subject *u)
   buffer all = run_rows(device, u, 0, 256, NULL);
   assert_fewer(device, name, u, 128, &all);
   assert_fewer(device, name, u, ROWS, &all);
+  for (uint32_t n = 2; n <= 9; n++) assert_fewer(device, name, u, n, &all); /* few rows have kernels of their own */
   for (uint32_t r = 0; r < 256; r += 51) assert_alone(device, name, u, r, &all);
   buffer_free(&all);
 }

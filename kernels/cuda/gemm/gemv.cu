@@ -17,7 +17,11 @@
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/gemm/gemv.cuh"
 
-enum { TALL_WARPS = 8 };
+enum {
+  TALL_WARPS = 8,
+  /* Stages of a warp, at most, where blocks have room beside those of the kernel before. */
+  DEEP_STAGES = (int)DOWN_STAGES_MAX < 4 ? (int)DOWN_STAGES_MAX : 4
+};
 
 /* ---- dense weights --------------------------------------------------------------------------------------- */
 
@@ -28,20 +32,20 @@ constexpr int gemv_registers(int nt) {
 
 template <int T, int NT, int ROWS, bool GATED>
 static __global__ void __maxnreg__(gemv_registers(NT))
-    gemv_kernel(const __grid_constant__ gemm_args a, uint32_t n_groups) {
+    gemv_kernel(const __grid_constant__ gemm_args a, uint32_t n_groups, uint32_t n_stages) {
   /* Stages of the warps; sums [2][row tiles of the block][splits][NT][32][4], whose halves groups use in turn; rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   constexpr bool RAW = ROWS != ROWS_PREPARED, ONE = ROWS == ROWS_RAW_ONE;
-  __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
+  __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * DEEP_STAGES];
   __shared__ uint32_t most_of[GEMV_WARPS_MAX];
   __shared__ float w_unscales[2][GEMV_WARPS_MAX]; /* of row tiles: weight_unscale_of */
   __shared__ int scale_exponent[GEMM_RAW_ROWS];
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
-  gemv_ring ring =
-      ring_init(memory + warp * gemv_ring_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, gemv_stage_bytes(T));
-  float *part = (float *)(void *)(memory + n_warps * gemv_ring_bytes(T));
+  gemv_ring ring = ring_init(memory + warp * n_stages * gemv_stage_bytes(T), filled + warp * n_stages, n_stages,
+                             gemv_stage_bytes(T));
+  float *part = (float *)(void *)(memory + n_warps * n_stages * gemv_stage_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
   bool is_last = split + 1 == a.n_splits; /* the warp of the shortest split runs the epilogue */
   dense_tile tile = find_dense<GATED>(a, blockIdx.x, slot);
@@ -58,7 +62,7 @@ static __global__ void __maxnreg__(gemv_registers(NT))
     ahead = group_ahead < n_groups ? find_dense<GATED>(a, group_ahead, slot).data : NULL;
   };
 #pragma unroll 1
-  for (uint32_t stage = 0; stage < GEMV_STAGES; stage++) issue(stage);
+  for (uint32_t stage = 0; stage < n_stages; stage++) issue(stage);
   if (!RAW || !a.raw.is_there) wait_for_prior_grids();
   launch_dependent_grids();
   if (RAW)
@@ -180,6 +184,19 @@ static uint32_t slots_of(cuda_device *d, const gemm_args &a, uint32_t n_raw) {
   return n;
 }
 
+/* Stages of a warp. Where half of the multiprocessors have no block, all weights of a split are asked for before the
+ * rows are there, as far as there is room: on the others the blocks of the kernel before may lie. */
+template <int T, int NT>
+static uint32_t stages_of(const cuda_device *d, const gemm_args &a, uint32_t n_groups, uint32_t n_warps,
+                          uint32_t n_raw) {
+  uint32_t n = GEMV_STAGES, n_pieces = a.split_units / gemv_units(T), stage = n_warps * gemv_stage_bytes(T);
+  if (2 * n_groups > d->n_multiprocessors) return n;
+  while (n < n_pieces && n < DEEP_STAGES &&
+         gemv_bytes<T, NT>(n_warps, n_raw, a.n_units) + (n + 1 - GEMV_STAGES) * stage <= GEMV_SHARED_BYTES_MAX)
+    n++;
+  return n;
+}
+
 /* args NULL: sets the kernel up. */
 template <int T, int NT, int ROWS, bool GATED>
 static weft_status start_dense(cuda_device *d, const gemm_args *args) {
@@ -191,8 +208,10 @@ static weft_status start_dense(cuda_device *d, const gemm_args *args) {
   uint32_t n_raw = ROWS != ROWS_PREPARED ? args->n_rows : 0;
   uint32_t n_slots = slots_of<T, NT, ROWS>(d, *args, n_raw), n_warps = n_slots * args->n_splits;
   uint32_t n_groups = cuda_ceil(gemv_tiles(*args), args->gated ? 1 : n_slots);
-  uint32_t bytes = gemv_bytes<T, NT>(n_warps, n_raw, args->n_units);
-  cuda_start(d, kernel, gemv_blocks_of(d, n_groups, n_warps, bytes), 32 * n_warps, bytes, *args, n_groups);
+  uint32_t n_stages = stages_of<T, NT>(d, *args, n_groups, n_warps, n_raw),
+           bytes = gemv_bytes<T, NT>(n_warps, n_raw, args->n_units) +
+                   (n_stages - GEMV_STAGES) * n_warps * gemv_stage_bytes(T);
+  cuda_start(d, kernel, gemv_blocks_of(d, n_groups, n_warps, bytes), 32 * n_warps, bytes, *args, n_groups, n_stages);
   return cuda_launched(d, "a product of few rows");
 }
 

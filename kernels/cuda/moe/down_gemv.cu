@@ -211,7 +211,7 @@ static __device__ __forceinline__ void multiply_down(const gemm_args &a, const g
   }
   store_rank(a, rank, k, ranks);
   __syncthreads();
-  combine_ranks_store<BIASED>(a, ranks, r, k, done, bias);
+  combine_ranks_store<BIASED>(a, ranks, r, blockIdx.x, k, done, bias);
 }
 
 /* Registers leave room for two blocks and some of the next kernel's. */

@@ -594,7 +594,8 @@ static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
   if (p->n_pairs > EXPERTS_GEMV_PAIRS || !gemm_is_wide(args->x, args->x_stride) || p->n_ff % 8 != 0) return false;
   return is_w8a8 ? w8a8_gemv_gate_up_fits(type, args->n_rows, p->n_in, false) &&
                        w8a8_gemv_down_fits(args->down->type, p->n_ff, args->k)
-                 : gemm_takes_raw(type, args->n_rows, p->n_in) && experts_gemv_down_fits(p->n_ff, args->k);
+                 : experts_gemv_gate_up_fits(type, args->n_rows, p->n_in, false) &&
+                       experts_gemv_down_fits(p->n_ff, args->k);
 }
 
 static gemm_args gemv_by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
@@ -619,7 +620,7 @@ static bool takes_shared(const weft_experts_args *args, const gemm_args *experts
               (gemm_operand_of(shared->up) == OPERAND_INT8) == experts->is_w8a8;
   return same && shared->gate->n_in == experts->n_in && gemm_is_wide(shared->x, shared->x_stride) &&
          (experts->is_w8a8 ? w8a8_gemv_gate_up_fits(experts->type, args->n_rows, experts->n_in, true)
-                           : gemm_takes_raw(experts->type, args->n_rows, (args->n_rows > 2 ? 1 : 2) * experts->n_in));
+                           : experts_gemv_gate_up_fits(experts->type, args->n_rows, experts->n_in, true));
 }
 
 static weft_status gemv_gate_up(weft_device *device, const weft_experts_args *args, const experts_plan *p) {

@@ -16,6 +16,8 @@ enum { EXPERTS_GEMV_PAIRS = 64 /* most pairs of the rows: a block has as many th
  * (gate_up_gemv.cu). */
 weft_status experts_gemv_gate_up(cuda_device *d, const gemm_args *args);
 weft_status experts_gemv_gate_up_setup(cuda_device *d);
+/* Whether n_rows rows of n_in inputs, and as many of a shared MLP, fit into a block's shared memory. */
+bool experts_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool shared);
 /* The same with biases, [n_mats, n_ff] or NULL, or a clamped gate, and without a shared MLP. Kernels are there for the
  * types that models with them have. */
 typedef struct experts_biases {
@@ -77,16 +79,16 @@ static __device__ __forceinline__ void store_rank(const gemm_args &a, down_rank 
   ranks.matrix[threadIdx.x] = matrix;
 }
 
-/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, added as
+/* Writes 16 outputs of row r, those of row tile `tile`: the ranks' results, done[k][16], times their weights, added as
  * kernels/experts.h says. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it
  * is NaN. A half warp has an output, and a lane a leaf of it. BIASED: bias [n_matrices, n_out] is added to the ranks'
  * results. */
 template <bool BIASED = false>
 static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, const down_ranks &ranks, uint64_t r,
-                                                           uint32_t k, const float *done, const float *bias = NULL) {
+                                                           uint32_t tile, uint32_t k, const float *done,
+                                                           const float *bias = NULL) {
   static_assert(DOWN_WARPS == 8 && WEFT_EXPERTS_LEAVES == 16, "a thread for each leaf of 16 outputs");
-  uint32_t leaf = threadIdx.x % WEFT_EXPERTS_LEAVES, own = threadIdx.x / WEFT_EXPERTS_LEAVES,
-           out = blockIdx.x * 16 + own;
+  uint32_t leaf = threadIdx.x % WEFT_EXPERTS_LEAVES, own = threadIdx.x / WEFT_EXPERTS_LEAVES, out = tile * 16 + own;
   float sum = 0.0f;
   for (uint32_t first = 0; first < k; first += DOWN_RANKS) {
     float term[DOWN_RANKS];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The schedule of gate and up of experts for few rows: act(gate x) * (up x) of every pair of a row and an expert that
- * was chosen for it, and of a shared MLP. Every block finds out for itself which pairs chose the same expert
- * (find_jobs); these are multiplied at once, up to eight of them. A block takes a row tile of the gate and the same one
- * of up; its warps are (gate, up) x (splits), as in gemm/gemv.cu. Blocks are persistent: a block goes on to the pairs of
- * row tiles one grid further.
+/* The schedule of gate and up of experts for one row: act(gate x) * (up x) of every pair of the row and an expert that
+ * was chosen for it, and of a shared MLP (two rows and more: gate_up_tiles.cuh). Every block finds out for itself which
+ * pairs chose the same expert (find_jobs); these are multiplied at once, up to eight of them. A block takes a row tile
+ * of the gate and the same one of up; its warps are (gate, up) x (splits), as in gemm/gemv.cu. Blocks are persistent: a
+ * block goes on to the pairs of row tiles one grid further.
  *
  * Row tiles of the shared MLP come first, since they do not wait for the choice of experts: their weights arrive while
  * experts are being chosen, and where the rows are there already (gemm_raw_rows.is_there), they are also multiplied
@@ -30,20 +30,14 @@
 #include "kernels/cuda/gemm/gemv.cuh"
 #include "kernels/cuda/moe/limited_gate.cuh"
 
-/* Which rows a block has in shared memory after its prologue: those of the experts, those of the shared MLP, or
- * both, one behind the other. */
-enum { HAS_OWN = 1, HAS_SHARED, HAS_BOTH };
-
-/* Whether a block that begins with the shared MLP runs the prologue of both at once. More than two would leave room
- * for one block to a multiprocessor, where there are two. */
-static __host__ __device__ __forceinline__ bool takes_both(const gemm_args &a) {
-  return a.n_shared > 0 && a.n_rows <= 2;
-}
+/* Which rows a block has in shared memory after its prologue: those of the experts, or behind them those of the shared
+ * MLP, too. */
+enum { HAS_OWN = 1, HAS_BOTH };
 
 /* An expert and up to eight of the pairs that chose it. */
 typedef struct gate_up_job {
   uint32_t matrix, first_tile, n; /* first_tile: of the matrix */
-  uint8_t pair[8], row[8];        /* of x */
+  uint8_t pair[8];
 } gate_up_job;
 
 /* The experts that were chosen, each once: its weights are read and unpacked once for all rows that chose it. */
@@ -84,7 +78,6 @@ static __device__ __forceinline__ void find_jobs(const gemm_args &a, gate_up_job
   if (id >= 0) {
     gate_up_job &job = jobs.job[count_firsts(jobs, first)];
     job.pair[same % 8] = (uint8_t)p;
-    job.row[same % 8] = (uint8_t)(p / a.pairs_per_row);
     if (first == p) job.matrix = (uint32_t)id, job.first_tile = (uint32_t)id * a.weight[0].n_tiles;
     atomicAdd(&job.n, 1u);
   }
@@ -92,15 +85,10 @@ static __device__ __forceinline__ void find_jobs(const gemm_args &a, gate_up_job
   __syncthreads();
 }
 
-template <class P, bool ONE>
-static __device__ __forceinline__ void take_rows(const gemm_args &a, uint32_t has, P &product,
+template <class P>
+static __device__ __forceinline__ void take_rows(const gemm_args &a, uint32_t n, uint32_t has, P &product,
                                                  typename P::block &block) {
-  uint32_t n = ONE ? 1 : a.n_rows;
-  auto row = [&](uint32_t r) {
-    bool of_shared = has == HAS_SHARED || r >= n;
-    r -= r >= n ? n : 0;
-    return of_shared ? a.shared_x + r * a.shared_stride : a.raw.x + r * a.raw.x_stride;
-  };
+  auto row = [&](uint32_t r) { return r >= n ? a.shared_x + (r - n) * a.shared_stride : a.raw.x + r * a.raw.x_stride; };
   product.take_rows(a, has == HAS_BOTH ? 2 * n : n, row, block);
 }
 
@@ -115,8 +103,8 @@ typedef struct gate_up_cursor {
   uint32_t job, tile;
 } gate_up_cursor;
 
-/* ONE: of one row. gate_of(matrix) is the gate of an expert's outputs. */
-template <class P, bool ONE, class F>
+/* gate_of(matrix) is the gate of an expert's outputs. */
+template <class P, class F>
 static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, const gate_up_items &items, F &&gate_of) {
   extern __shared__ __align__(128) uint8_t memory[]; /* gate_up_bytes: rings; sums [2][gate, up]; rows */
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
@@ -159,11 +147,10 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
 #pragma unroll 1
       for (uint32_t step = 0; step < 2; step++) {
         if ((step == 0) == rows_first) {
-          uint32_t wanted = !is_shared ? HAS_OWN : takes_both(a) ? HAS_BOTH : HAS_SHARED;
+          uint32_t wanted = is_shared ? HAS_BOTH : HAS_OWN;
           if (!a.raw.is_there) wait_for_prior_grids();
-          if ((has & wanted) == wanted) continue;
-          __syncthreads(); /* all warps have read the rows before */
-          take_rows<P, ONE>(a, has = wanted, product, block);
+          if (has >= wanted) continue;
+          take_rows(a, 1, has = wanted, product, block);
           continue;
         }
         if (!is_shared) {
@@ -181,11 +168,9 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
     }
     if (!exists(at)) break;
     const gate_up_job &job = jobs.job[at.job];
-    uint32_t n_columns = own ? job.n : a.n_rows;
-    auto row_of = [&](uint32_t c) { return own ? (ONE ? 0u : job.row[c]) : c + (has == HAS_BOTH ? a.n_rows : 0); };
+    uint32_t n_columns = own ? job.n : 1, row = own ? 0 : 1;
     float *tile = sums + 2 * buffer * tile_floats;
-    product.multiply(a, ring, first, end, row_of(ONE ? 0 : min(lane / 4, n_columns - 1)), tile + slot * tile_floats,
-                     split, issue);
+    product.multiply(a, ring, first, end, row, tile + slot * tile_floats, split, issue);
     __syncthreads(); /* it also says that the sums of the item before have been read */
     if (is_last && slot == 0) {
       const gemm_weight *gate = &a.weight[own ? 0 : GEMM_SHARED_MLP], *up = gate + (!own || a.n_weights == 2 ? 1 : 0);
@@ -195,9 +180,9 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
       uint32_t of = lane / 4 + 8 * (lane / 2 % 2), out = at.tile * 16 + of; /* a lane has every second row */
 #pragma unroll 1
       for (uint32_t c = lane % 2; c < n_columns && out < gate->n_out; c += 2) {
-        uint32_t r = row_of(c), y_row = own ? job.pair[c] : c;
-        float g = product.value(a, block, tile, c, r, of, scale[0]),
-              u = product.value(a, block, tile + tile_floats, c, r, of, scale[1]);
+        uint32_t y_row = own ? job.pair[c] : 0;
+        float g = product.value(a, block, tile, c, row, of, scale[0]),
+              u = product.value(a, block, tile + tile_floats, c, row, of, scale[1]);
         gate->y[(uint64_t)y_row * gate->y_stride + out] = gated(out, g, u);
       }
     }

@@ -1,22 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /* The down projection of experts for few rows in W8A8, fused with the sum over ranks, as in down_gemv.cu: a warp has a
  * rank with all its spans. */
+#include <string.h>
+
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
 
-/* The next span whose copy a warp issues: those of its ranks whose experts are here come one after another. */
+/* The next span whose copy a warp issues: those of its ranks whose experts are here come one after another, item by
+ * item. */
 typedef struct down_cursor {
   const int32_t *ids;
-  uint32_t tile, rank, k, span;
+  uint32_t item, n_items, tile, rank, k, span;
 } down_cursor;
+
+static __device__ __forceinline__ void enter_item(const gemm_args &a, down_cursor &at) {
+  uint32_t r = at.item / a.weight[0].n_tiles;
+  at.tile = at.item - r * a.weight[0].n_tiles;
+  at.ids = a.ids + (uint64_t)r * at.k;
+  at.rank = threadIdx.x / 32;
+}
 
 template <int T>
 static __device__ __forceinline__ void issue_down(const gemm_args &a, gemv_ring &ring, uint32_t stage,
                                                   down_cursor &at) {
   uint32_t matrix = UINT32_MAX, n_spans = w8a8_spans_of(a);
-  for (; at.rank < at.k; at.rank += DOWN_WARPS)
-    if ((matrix = matrix_of(a, __ldcg(at.ids + at.rank))) < a.n_matrices) break;
-  if (at.rank >= at.k) return;
+  while (at.item < at.n_items) {
+    for (; at.rank < at.k; at.rank += DOWN_WARPS)
+      if ((matrix = matrix_of(a, __ldcg(at.ids + at.rank))) < a.n_matrices) break;
+    if (at.rank < at.k) break;
+    at.item += gridDim.x;
+    if (at.item < at.n_items) enter_item(a, at);
+  }
+  if (at.item >= at.n_items) return;
   uint64_t tile = (uint64_t)matrix * a.weight[0].n_tiles + at.tile;
   issue_span<T>(a, ring, stage, a.weight[0].data + PACKED_HEADER_BYTES + tile * a.tile_bytes,
                 a.weight[0].steps + tile * n_spans * W8A8_STEPS_BYTES, at.span);
@@ -62,118 +77,145 @@ static __device__ __forceinline__ void issue_task(const gemm_args &a, gemv_ring 
                 a.weight[0].steps + (uint64_t)tile * n_spans * W8A8_STEPS_BYTES, task % n_spans);
 }
 
-/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the row (numbers, scales) and spans, where
- * the tiles' sums are left. */
-template <int T>
+/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the rows and spans, where the tiles' sums are
+ * left. COLUMNS 1: of one row. */
+template <int T, int COLUMNS>
 static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t first_tile, gemv_ring &ring,
-                                                    uint8_t *numbers, float *scales, float *spans) {
+                                                    uint8_t *rows, float *spans) {
   uint32_t n_spans = w8a8_spans_of(a), warp = threadIdx.x / 32, n_tasks = DOWN_SHARED_TILES * n_spans;
   if (first_tile + 1 >= a.weight[0].n_tiles) n_tasks = n_spans;
   uint32_t ahead = warp;
 #pragma unroll 1
-  for (uint32_t stage = 0; stage < ring.n; stage++, ahead += DOWN_WARPS)
-    issue_task<T>(a, ring, stage, first_tile, ahead);
+  for (uint32_t i = 0; i < ring.n; i++, ahead += DOWN_WARPS)
+    issue_task<T>(a, ring, (ring.at + i) % ring.n, first_tile, ahead);
   wait_for_prior_grids();
   launch_dependent_grids();
-  quantise_row<ROW_SPANS>(a, a.raw.x, warp, DOWN_WARPS, numbers, scales);
-  __syncthreads();
-  w8a8_rows<1> rows = {{numbers}};
+  quantise_rows(
+      a, COLUMNS == 1 ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, rows);
+  uint32_t of_lane = COLUMNS == 1 ? 0 : min(threadIdx.x % 32 / 4, a.n_rows - 1);
+  w8a8_rows<1> own = {{rows + of_lane * bytes_of_row(n_spans)}};
 #pragma unroll 1
   for (uint32_t task = warp; task < n_tasks; task += DOWN_WARPS, ahead += DOWN_WARPS) {
     int32_t d[1][4];
     float step[2];
     span_rows<1> x;
     ring_wait(ring);
-    multiply_span<T, 1, true>(a, ring, task % n_spans, rows, x, d, step);
-    store_span<1, 1>(spans + task * floats_of_span<1>(), d, step);
+    multiply_span<T, 1, true>(a, ring, task % n_spans, own, x, d, step);
+    store_span<1, COLUMNS>(spans + task * floats_of_span<COLUMNS>(), d, step);
     uint32_t stage = ring.at;
     ring_advance(ring);
     issue_task<T>(a, ring, stage, first_tile, ahead);
   }
   __syncthreads();
-  uint32_t out = first_tile * 16 + threadIdx.x;
-  if (threadIdx.x >= 16 * DOWN_SHARED_TILES || out >= a.weight[0].n_out) return;
-  float sum =
-      add_spans<1>(spans + threadIdx.x / 16 * n_spans * floats_of_span<1>(), n_spans, 0, threadIdx.x % 16, {scales, 1});
-  a.weight[0].y[out] = __fmul_rn(sum, scale_of(a.weight[0], 0));
+  uint32_t r = threadIdx.x / (16 * DOWN_SHARED_TILES), at = threadIdx.x % (16 * DOWN_SHARED_TILES),
+           out = first_tile * 16 + at;
+  if (r < (COLUMNS == 1 ? 1 : a.n_rows) && out < a.weight[0].n_out) {
+    float sum = add_spans<COLUMNS>(spans + at / 16 * n_spans * floats_of_span<COLUMNS>(), n_spans, r, at % 16,
+                                   {scales_of_row(rows + r * bytes_of_row(n_spans), n_spans), 1});
+    a.weight[0].y[r * a.weight[0].y_stride + out] = __fmul_rn(sum, scale_of(a.weight[0], 0));
+  }
+  __syncthreads();
 }
 
-template <int T>
-static __global__ void __launch_bounds__(32 * DOWN_WARPS)
+/* Items of the shared MLP: pairs of its row tiles. */
+static __host__ __device__ __forceinline__ uint32_t shared_items(const gemm_args &shared) {
+  return (shared.weight[0].n_tiles + DOWN_SHARED_TILES - 1) / DOWN_SHARED_TILES;
+}
+
+/* A warp's row, or those of the shared MLP in the place of all warps'. */
+static __host__ __device__ __forceinline__ uint32_t size_of_rows(uint32_t n_spans, const gemm_args &shared) {
+  uint32_t own = DOWN_WARPS * bytes_of_row(n_spans), other = shared.n_rows * bytes_of_row(w8a8_spans_of(shared));
+  return own > other ? own : other;
+}
+
+/* Blocks are persistent, as in down_gemv.cu: items of the shared MLP come first, then row tiles of row after row. */
+template <int T, bool ONE>
+static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
     w8a8_down_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared,
                      const float *weights, uint32_t k, uint32_t n_stages) {
-  /* Stages of the warps; then of each warp a row and its scales; 16 results of ranks, or the spans of the shared MLP,
-   * whose row lies where all warps' do. */
+  /* Stages of the warps; rows; two times 16 results of ranks, or the spans of the shared MLP. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
-  __shared__ down_ranks ranks;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_spans = w8a8_spans_of(a);
-  uint64_t r = blockIdx.y;
+  __shared__ down_ranks ranks[2];
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_spans = w8a8_spans_of(a), buffer = 0;
+  uint32_t n_shared = shared_items(shared), item = blockIdx.x;
+  bool waits = item >= n_shared;
   gemv_ring ring =
       ring_init(memory + warp * n_stages * span_bytes(T), filled + warp * DOWN_STAGES_MAX, n_stages, span_bytes(T));
   uint8_t *rows = memory + DOWN_WARPS * n_stages * span_bytes(T);
-  float *done = (float *)(void *)(rows + DOWN_WARPS * bytes_of_row(n_spans));
-  if (blockIdx.x >= a.weight[0].n_tiles) {
-    float *scales = (float *)(void *)(rows + w8a8_spans_of(shared) * W8A8_SPAN);
-    return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * DOWN_SHARED_TILES, ring, rows, scales, done);
-  }
+  float *done = (float *)(void *)(rows + size_of_rows(n_spans, shared));
+#pragma unroll 1
+  for (; item < n_shared; item += gridDim.x)
+    shared_tiles<T, ONE ? 1 : 8>(shared, item * DOWN_SHARED_TILES, ring, rows, done);
   uint8_t *numbers = rows + warp * bytes_of_row(n_spans);
   float *scales = (float *)(void *)(numbers + n_spans * W8A8_SPAN);
-  const int32_t *ids = a.ids + r * k;
-  down_cursor ahead = {ids, blockIdx.x, warp, k, 0};
+  item -= n_shared;
+  down_cursor ahead = {NULL, item, a.weight[0].n_tiles * a.n_rows, 0, 0, k, 0};
+  enter_item(a, ahead);
 #pragma unroll 1
-  for (uint32_t stage = 0; stage < n_stages; stage++) issue_down<T>(a, ring, stage, ahead);
-  uint32_t matrix = warp < k ? matrix_of(a, __ldcg(ids + warp)) : 0;
-  down_rank rank = load_rank(a, weights, r, k);
-  wait_for_prior_grids();
-  launch_dependent_grids();
+  for (uint32_t i = 0; i < n_stages; i++) issue_down<T>(a, ring, (ring.at + i) % n_stages, ahead);
 #pragma unroll 1
-  for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
-    if (matrix < a.n_matrices) {
-      __syncwarp(); /* all lanes have read the row before */
-      quantise_row<RANK_SPANS>(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
-      __syncwarp();
-      multiply_rank<T>(a, matrix, numbers, scales, ring, ahead, done + 16 * j);
-    } else if (lane < 16) {
-      done[16 * j + lane] = not_a_number();
+  for (; item < ahead.n_items; item += gridDim.x, buffer ^= 1) {
+    uint64_t r = item / a.weight[0].n_tiles;
+    const int32_t *ids = a.ids + r * k;
+    float *own = done + buffer * 16 * k;
+    uint32_t matrix = warp < k ? matrix_of(a, __ldcg(ids + warp)) : 0;
+    down_rank rank = load_rank(a, weights, r, k);
+    if (waits) wait_for_prior_grids();
+    if (waits) launch_dependent_grids();
+    waits = false;
+#pragma unroll 1
+    for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
+      if (matrix < a.n_matrices) {
+        __syncwarp(); /* all lanes have read the row before */
+        quantise_row<RANK_SPANS>(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
+        __syncwarp();
+        multiply_rank<T>(a, matrix, numbers, scales, ring, ahead, own + 16 * j);
+      } else if (lane < 16) {
+        own[16 * j + lane] = not_a_number();
+      }
+      if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
     }
-    if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
+    store_rank(a, rank, k, ranks[buffer]);
+    __syncthreads(); /* it also says that the results of two items before have been read */
+    combine_ranks_store(a, ranks[buffer], r, item - (uint32_t)r * a.weight[0].n_tiles, k, own);
   }
-  store_rank(a, rank, k, ranks);
-  __syncthreads();
-  combine_ranks_store(a, ranks, r, k, done);
 }
 
-/* Shared memory of a block. shared_spans: spans of the shared MLP's row; 0: there is no shared MLP. */
-static uint32_t bytes_of_down(int type, uint32_t n_spans, uint32_t shared_spans, uint32_t k, uint32_t n_stages) {
-  uint32_t results = 64 * k, of_shared = 4 * DOWN_SHARED_TILES * shared_spans * floats_of_span<1>();
-  return DOWN_WARPS * (n_stages * span_bytes(type) + bytes_of_row(n_spans)) +
+/* Shared memory of a block. */
+static uint32_t bytes_of_down(int type, uint32_t n_spans, const gemm_args &shared, uint32_t k, uint32_t n_stages) {
+  uint32_t n_floats = shared.n_rows == 0 ? 0 : shared.n_rows == 1 ? floats_of_span<1>() : floats_of_span<8>();
+  uint32_t results = 128 * k, of_shared = 4 * DOWN_SHARED_TILES * w8a8_spans_of(shared) * n_floats;
+  return DOWN_WARPS * n_stages * span_bytes(type) + size_of_rows(n_spans, shared) +
          (results > of_shared ? results : of_shared);
 }
 
 bool w8a8_gemv_down_fits(int type, uint32_t n_in, uint32_t k) {
-  return bytes_of_down(type, cuda_ceil(n_in, W8A8_SPAN), 0, k, 2) <= GEMV_SHARED_BYTES_MAX;
+  gemm_args none;
+  memset(&none, 0, sizeof none);
+  return bytes_of_down(type, cuda_ceil(n_in, W8A8_SPAN), none, k, 2) <= GEMV_SHARED_BYTES_MAX;
 }
 
 bool w8a8_gemv_down_shares(const gemm_args *args, const gemm_args *shared, uint32_t k) {
-  uint32_t n_spans = w8a8_spans_of(*args), shared_spans = w8a8_spans_of(*shared);
-  return args->type == shared->type && shared->is_w8a8 && args->n_rows == 1 && shared->n_rows == 1 &&
-         w8a8_gemv_takes_raw(1, shared->n_in) && gemm_is_wide(shared->raw.x, shared->raw.x_stride) &&
-         bytes_of_row(shared_spans) <= DOWN_WARPS * bytes_of_row(n_spans) &&
-         bytes_of_down(args->type, n_spans, shared_spans, k, 2) <= GEMV_SHARED_BYTES_MAX;
+  uint32_t most = args->n_rows == 1 ? GEMV_SHARED_BYTES_MAX : GEMV_SHARED_BYTES_MAX / 2;
+  return args->type == shared->type && shared->is_w8a8 && args->n_rows == shared->n_rows &&
+         args->n_rows <= DOWN_WARPS && w8a8_gemv_takes_raw(shared->n_rows, shared->n_in) &&
+         gemm_is_wide(shared->raw.x, shared->raw.x_stride) &&
+         bytes_of_down(args->type, w8a8_spans_of(*args), *shared, k, 2) <= most;
 }
 
 template <int T>
 static weft_status launch_down(cuda_device *d, const gemm_args &a, const gemm_args &shared, const float *weights,
                                uint32_t k) {
-  bool shares = shared.weight[0].n_tiles > 0;
-  uint32_t n_spans = w8a8_spans_of(a), shared_spans = shares ? w8a8_spans_of(shared) : 0, n_stages = 2;
+  uint32_t n_spans = w8a8_spans_of(a), n_stages = 2;
   while (n_stages < n_spans && n_stages < DOWN_STAGES_MAX &&
-         bytes_of_down(T, n_spans, shared_spans, k, n_stages + 1) <= DOWN_BYTES_OF_TWO)
+         bytes_of_down(T, n_spans, shared, k, n_stages + 1) <= DOWN_BYTES_OF_TWO)
     n_stages++;
-  dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, DOWN_SHARED_TILES), a.n_rows);
-  cuda_start(d, w8a8_down_kernel<T>, grid, 32 * DOWN_WARPS, bytes_of_down(T, n_spans, shared_spans, k, n_stages), a,
-             shared, weights, k, n_stages);
+  uint32_t bytes = bytes_of_down(T, n_spans, shared, k, n_stages),
+           n_items = shared_items(shared) + a.weight[0].n_tiles * a.n_rows,
+           room = d->n_multiprocessors * (2 * bytes <= GEMV_SHARED_BYTES_MAX ? 2 : 1);
+  cuda_start(d, a.n_rows == 1 ? w8a8_down_kernel<T, true> : w8a8_down_kernel<T, false>, n_items < room ? n_items : room,
+             32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages);
   return cuda_launched(d, "the down side of experts in 8 bits");
 }
 
@@ -190,8 +232,9 @@ weft_status w8a8_gemv_down(cuda_device *d, const gemm_args *args, const gemm_arg
 
 template <int T>
 static weft_status set_up(cuda_device *d) {
-  cudaError_t error =
-      cudaFuncSetAttribute(w8a8_down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, GEMV_SHARED_BYTES_MAX);
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cudaError_t error = cudaFuncSetAttribute(w8a8_down_kernel<T, true>, most, GEMV_SHARED_BYTES_MAX);
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(w8a8_down_kernel<T, false>, most, GEMV_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up experts in 8 bits");
 }
 

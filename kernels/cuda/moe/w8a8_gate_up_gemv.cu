@@ -2,12 +2,12 @@
 /* Gate and up of experts for few rows in W8A8: products as gemm/w8a8_gemv.cu makes them, in the schedule of
  * gate_up.cuh. */
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
-#include "kernels/cuda/moe/gate_up.cuh"
+#include "kernels/cuda/moe/gate_up_tiles.cuh"
 
-/* ONE: of one row. Then there is one column, which all pairs of a job share. */
-template <int T, bool ONE>
+/* Of one row there is one column, which all pairs of a job share. */
+template <int T>
 struct gate_up_w8a8 {
-  static constexpr uint32_t STAGE = span_bytes(T), UNITS = 2, COLUMNS = ONE ? 1 : 8;
+  static constexpr uint32_t STAGE = span_bytes(T), UNITS = 2, COLUMNS = 1;
   struct block {};
   uint8_t *rows;
   const uint8_t *tiles, *steps;
@@ -40,42 +40,87 @@ struct gate_up_w8a8 {
   __device__ __forceinline__ float scale(const block &, uint32_t, const gemm_weight &weight, uint32_t matrix) const {
     return scale_of(weight, matrix);
   }
-  __device__ __forceinline__ float value(const gemm_args &a, const block &, const float *sums, uint32_t column,
-                                         uint32_t row, uint32_t own, float scale) const {
+  __device__ __forceinline__ float value(const gemm_args &a, const block &, const float *sums, uint32_t, uint32_t row,
+                                         uint32_t own, float scale) const {
     uint32_t n_spans = w8a8_spans_of(a);
     span_scales scales = {scales_of_row(rows + row * bytes_of_row(n_spans), n_spans), 1};
-    return __fmul_rn(add_spans<COLUMNS>(sums, n_spans, ONE ? 0 : column, own, scales), scale);
+    return __fmul_rn(add_spans<COLUMNS>(sums, n_spans, 0, own, scales), scale);
+  }
+  template <class F>
+  __device__ __forceinline__ void multiply_tile(const gemm_args &a, gemv_ring &ring, const tile_item &t, F &&issue,
+                                                float (&all)[4]) const {
+    uint32_t n_spans = w8a8_spans_of(a);
+    w8a8_rows<1> own = {{rows + t.row * bytes_of_row(n_spans)}};
+    const float *scales[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) scales[i] = scales_of_row(rows + t.row_of[i] * bytes_of_row(n_spans), n_spans);
+#pragma unroll
+    for (int e = 0; e < 4; e++) all[e] = 0.0f;
+#pragma unroll 1
+    for (uint32_t span = 0; span < n_spans; span++) {
+      int32_t d[1][4];
+      float step[2];
+      span_rows<1> x;
+      ring_wait(ring);
+      multiply_span<T, 1, true>(a, ring, span, own, x, d, step);
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        all[e] = __fmaf_rn((float)d[0][e], __fmul_rn(scales[e % 2][span], step[e / 2]), all[e]);
+      uint32_t stage = ring.at;
+      ring_advance(ring);
+      issue(stage);
+    }
+  }
+  __device__ __forceinline__ float scale_of_tile(const gemm_weight &weight, uint32_t matrix) const {
+    return scale_of(weight, matrix);
+  }
+  __device__ __forceinline__ float finish(const block &, float sum, uint32_t, float scale) const {
+    return __fmul_rn(sum, scale);
   }
 };
 
-template <int T, bool ONE>
+template <int T>
 static __global__ void __maxnreg__(80)
     w8a8_gate_up_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gate_up_items items) {
-  multiply_gate_up<gate_up_w8a8<T, ONE>, ONE>(a, items, [&](uint32_t) { return plain_gate{a}; });
+  multiply_gate_up<gate_up_w8a8<T>>(a, items, [&](uint32_t) { return plain_gate{a}; });
 }
 
-static uint32_t bytes_of(int type, uint32_t n_warps, uint32_t tile_floats, uint32_t n_raw, uint32_t n_spans) {
-  return n_warps * GEMV_STAGES * span_bytes(type) + 16 * tile_floats + n_raw * bytes_of_row(n_spans);
+template <int T>
+static __global__ void __launch_bounds__(32 * GEMV_WARPS_MAX, 1)
+    w8a8_gate_up_tiles_kernel(const __grid_constant__ gemm_args a) {
+  multiply_gate_up_tiles<gate_up_w8a8<T>>(a, [&](uint32_t) { return plain_gate{a}; });
+}
+
+static uint32_t bytes_of_rows(uint32_t n_rows, uint32_t n_spans, bool shared) {
+  return n_rows * (shared ? 2 : 1) * bytes_of_row(n_spans);
+}
+
+/* Shared memory of a block, of one row. */
+static uint32_t bytes_of(int type, uint32_t n_warps, uint32_t n_spans, bool shared) {
+  return n_warps * GEMV_STAGES * span_bytes(type) + 16 * n_spans * floats_of_span<1>() +
+         bytes_of_rows(1, n_spans, shared);
 }
 
 bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool shared) {
-  uint32_t n_spans = cuda_ceil(n_in, W8A8_SPAN), n_raw = n_rows * (shared && n_rows <= 2 ? 2 : 1);
-  uint32_t tile_floats = n_spans * (n_rows == 1 ? floats_of_span<1>() : floats_of_span<8>());
-  return w8a8_takes(type) && w8a8_gemv_takes_raw(n_rows, n_in) &&
-         bytes_of(type, 2 * GEMV_SPLITS_MAX, tile_floats, n_raw, n_spans) <= GEMV_SHARED_BYTES_MAX;
+  uint32_t n_spans = cuda_ceil(n_in, W8A8_SPAN);
+  if (!w8a8_takes(type) || !w8a8_gemv_takes_raw(n_rows, n_in)) return false;
+  if (n_rows == 1) return bytes_of(type, 2 * GEMV_SPLITS_MAX, n_spans, shared) <= GEMV_SHARED_BYTES_MAX;
+  return tiles_pairs(n_rows, span_bytes(type), bytes_of_rows(n_rows, n_spans, shared)) > 0;
 }
 
-/* args NULL: sets the kernel up. */
-template <int T, bool ONE>
-static weft_status launch_gate_up(cuda_device *d, const gemm_args *args) {
-  auto kernel = w8a8_gate_up_kernel<T, ONE>;
-  if (args == NULL) return gemv_set_up(d, (const void *)kernel);
-  const gemm_args &a = *args;
-  gate_up_items items;
-  uint32_t n_warps = gate_up_warps(a), n_raw = a.n_rows * (takes_both(a) ? 2 : 1),
-           bytes = bytes_of(T, n_warps, gate_up_w8a8<T, ONE>::tile_floats(a), n_raw, w8a8_spans_of(a)),
-           n_blocks = gate_up_blocks_of(d, a, bytes, &items);
-  cuda_start(d, kernel, n_blocks, 32 * n_warps, bytes, a, items);
+template <int T>
+static weft_status launch_gate_up(cuda_device *d, const gemm_args &a) {
+  uint32_t n_spans = w8a8_spans_of(a), rows_bytes = bytes_of_rows(a.n_rows, n_spans, a.n_shared > 0);
+  if (a.n_rows > 1) {
+    uint32_t n_pairs = tiles_pairs(a.n_rows, span_bytes(T), rows_bytes);
+    cuda_start(d, w8a8_gate_up_tiles_kernel<T>, d->n_multiprocessors, 64 * n_pairs,
+               tiles_bytes(n_pairs, span_bytes(T), rows_bytes), a);
+  } else {
+    gate_up_items items;
+    uint32_t n_warps = gate_up_warps(a), bytes = bytes_of(T, n_warps, n_spans, a.n_shared > 0),
+             n_blocks = gate_up_blocks_of(d, a, bytes, &items);
+    cuda_start(d, w8a8_gate_up_kernel<T>, n_blocks, 32 * n_warps, bytes, a, items);
+  }
   return cuda_launched(d, "the input side of experts in 8 bits");
 }
 
@@ -83,7 +128,7 @@ weft_status w8a8_gemv_gate_up(cuda_device *d, const gemm_args *args) {
   return dispatch_packed_type(args->type, [&](auto type) {
     constexpr int T = decltype(type)::value;
     if constexpr (w8a8_takes(T))
-      return args->n_rows == 1 ? launch_gate_up<T, true>(d, args) : launch_gate_up<T, false>(d, args);
+      return launch_gate_up<T>(d, *args);
     else
       return WEFT_E_UNSUPPORTED;
   });
@@ -93,8 +138,8 @@ weft_status w8a8_gemv_gate_up_setup(cuda_device *d) {
   return each_packed_type([&](auto type) {
     constexpr int T = decltype(type)::value;
     if constexpr (w8a8_takes(T)) {
-      weft_status status = launch_gate_up<T, true>(d, NULL);
-      return status == WEFT_OK ? launch_gate_up<T, false>(d, NULL) : status;
+      weft_status status = gemv_set_up(d, (const void *)w8a8_gate_up_kernel<T>);
+      return status == WEFT_OK ? gemv_set_up(d, (const void *)w8a8_gate_up_tiles_kernel<T>) : status;
     } else {
       return WEFT_OK;
     }
