@@ -113,10 +113,10 @@ static const weft_counter_row file_rows[] = {
 #define GRAPH(field) WEFT_COUNTER_AT(weft_graph_counters, field)
 
 static const weft_counter_row graph_rows[] = {
-    {"weft_graph_launches_total", "counter", "Steps that were one launch of a graph.", GRAPH(launches)},
+    {"weft_graph_launches_total", "counter", "Launches of graphs, of steps or parts of them.", GRAPH(launches)},
     {"weft_graph_patched_total", "counter", "Of these, by new tables alone.", GRAPH(patched)},
-    {"weft_graph_nodes_total", "counter", "Kernels and copies in the graphs of these steps.", GRAPH(nodes)},
-    {"weft_graph_captures_total", "counter", "Steps that were recorded as a graph.", GRAPH(captures)},
+    {"weft_graph_nodes_total", "counter", "Kernels and copies in these graphs.", GRAPH(nodes)},
+    {"weft_graph_captures_total", "counter", "Graphs that were recorded.", GRAPH(captures)},
     {"weft_graph_eager_total", "counter", "Steps that may come again, seen for the first time.", GRAPH(eager)},
     {"weft_graph_refused_total", "counter", "1: the device gave up on graphs.", GRAPH(refused)},
 };

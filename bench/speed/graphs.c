@@ -2,11 +2,11 @@
 /* weft bench graphs: what a decoded token's time consists of, with steps as graphs and call by call, each with the next
  * step planned while one is computed and after it.
  *
- * Columns, medians over the steps that decode all sequences and nothing else: the nodes of a step's graph (kernels and
- * copies); from one step's results to the next one's; of that planning on the host, handing the step to the device
- * (its launch), the device's own time, and taking up its results. `idle` is the time between two steps in which the
- * device computes neither. Next tokens are drawn on the device, within its time. A trend over sizes is one run for each
- * file. */
+ * Columns, medians over the steps that decode all sequences and nothing else: the nodes of a launch's graph (kernels
+ * and copies; a step that is planned after the one before it is two launches); from one step's results to the next
+ * one's; of that planning on the host, handing the step to the device (its launch), the device's own time, and taking
+ * up its results. `idle` is the time between two steps in which the device computes neither. Next tokens are drawn on
+ * the device, within its time. A trend over sizes is one run for each file. */
 #include <unistd.h>
 
 #include "bench/lab/lab.h"
