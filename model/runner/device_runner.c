@@ -448,14 +448,17 @@ static weft_status run_held(device_runner *r, const runner_step *step, const run
   return status == WEFT_OK ? take_tokens(r, o) : status;
 }
 
-/* Where a step that finds the device idle is cut in two graphs: the device computes the first layers while the host
- * goes through the calls of the others. 0: it is one graph. */
+/* Where a step of few sequences that finds the device idle is cut in two graphs: the device computes the first layers
+ * while the host goes through the calls of the others. Of more the shapes are many, and so would be the graphs that are
+ * kept. 0: it is one graph. */
 static uint32_t layer_of_cut(const device_runner *r, const runner_step *step, const model_part *part) {
-  enum { LAYERS_MIN = 16, SHARE = 5 };
+  enum { LAYERS_MIN = 16, SEGMENTS_MAX = 4, SHARE = 5 };
   const weft_model *model = r->config.model;
   bool whole = !step->steady || r->n_flights > 1 || model->n_parts > 1 || model->n_shards > 1;
   uint32_t n = part->end_layer - part->first_layer;
-  return whole || n < LAYERS_MIN ? 0 : part->first_layer + (n + SHARE - 1) / SHARE;
+  return whole || n < LAYERS_MIN || step->batch->n_segments > SEGMENTS_MAX
+             ? 0
+             : part->first_layer + (n + SHARE - 1) / SHARE;
 }
 
 /* Layers [first, end) of a part, and the head behind the last one. What comes again is recorded by devices that can,
