@@ -87,7 +87,7 @@ typedef struct gemm_args {
   const gemm_job *jobs;   /* device */
   const uint32_t *n_jobs; /* device */
   uint32_t jobs_max;
-  uint32_t job_rows;     /* most rows of a job: how the list was made */
+  uint32_t job_rows;     /* most rows of a job: how the list was made; int8_gemm without jobs: of an item */
   const int32_t *row_of; /* device, F32 only: x row of a place; NULL: the place itself */
   const int32_t *ids;    /* device */
   uint32_t pairs_per_row, n_matrices, first_matrix;

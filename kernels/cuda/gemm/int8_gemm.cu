@@ -83,11 +83,10 @@ static __host__ __device__ __forceinline__ bool is_wide(const gemm_args &a) {
 /* ---- producer warps ------------------------------------------------------------------------------------- */
 
 /* schedule_items for a wide product: items of the same columns follow one another, so that memory is asked for these
- * columns once, and have the same number of warpgroups at work. */
+ * columns once. */
 static __device__ void schedule_wide_items(const gemm_args &a, int8_memory &m) {
   pipeline_state at = {0, 1};
-  const uint32_t n_rows_items = (a.n_rows + ITEM_ROWS - 1) / ITEM_ROWS, n_items = pairs_of(a) * n_rows_items;
-  const uint32_t rows = (a.n_rows + n_rows_items * GROUP_ROWS - 1) / (n_rows_items * GROUP_ROWS) * GROUP_ROWS;
+  const uint32_t rows = a.job_rows, n_rows_items = (a.n_rows + rows - 1) / rows, n_items = pairs_of(a) * n_rows_items;
   for (uint32_t index = blockIdx.x;; index += gridDim.x) {
     work_item item = {0, 0, 0, 0};
     if (index < n_items) {
@@ -422,7 +421,7 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
     if (threadIdx.x % 32 != 0) return;
     uint32_t warp = threadIdx.x / 32 - WARPS;
     if (warp == 0 && is_wide(a)) schedule_wide_items(a, m);
-    if (warp == 0 && !is_wide(a)) schedule_items(a, m, ITEM_ROWS, pairs_of(a), 1);
+    if (warp == 0 && !is_wide(a)) schedule_items(a, m, a.job_rows, pairs_of(a), 1);
     if (warp == 1) produce_rows(a, ring, m);
     if (warp == 2) produce_columns(a, ring, m);
     if (warp == 3) produce_scales(a, ring + STAGES * STAGE_BYTES, m);
@@ -454,6 +453,14 @@ bool int8_gemm_has_gated_epilogue(const gemm_args *args) {
                               : args->n_weights == 1 && args->weight[0].n_tiles % 8 == 0;
 }
 
+/* Rows of an item without jobs: the same number of warpgroups at work in each; one, where all items then find a place
+ * at once, because a warpgroup alone is done sooner than two that share the tensor cores. */
+static uint32_t item_rows(const cuda_device *d, const gemm_args *a) {
+  uint32_t n_items = cuda_ceil(a->n_rows, ITEM_ROWS);
+  if (pairs_of(*a) * cuda_ceil(a->n_rows, GROUP_ROWS) <= d->n_multiprocessors) return GROUP_ROWS;
+  return cuda_ceil(a->n_rows, n_items * GROUP_ROWS) * GROUP_ROWS;
+}
+
 /* a NULL: sets the kernel up. */
 template <bool GATED, class Y, bool UNSIGNED>
 static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
@@ -462,11 +469,13 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, INT8_BYTES);
     return cuda_judge(d, error, "setting up products of integers");
   }
-  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, ITEM_ROWS);
+  gemm_args own = *a;
+  if (a->jobs == NULL) own.job_rows = item_rows(d, a);
+  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, own.job_rows);
   uint64_t n_items = n_jobs * pairs_of(*a);
   uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
   /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
-  kernel<<<n_blocks, THREADS, INT8_BYTES, d->stream>>>(*a);
+  kernel<<<n_blocks, THREADS, INT8_BYTES, d->stream>>>(own);
   return cuda_launched(d, "a product of integers");
 }
 

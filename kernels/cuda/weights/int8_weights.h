@@ -23,7 +23,7 @@ enum {
   INT8_UNIT_BYTES = INT8_BLOCK * 128, /* of half a span */
   INT8_JOB_ROWS = 192,
   /* With fewer rows of a dense product, or of an expert on average, dequantising costs less than reading int8. */
-  INT8_MIN_ROWS = 512,
+  INT8_MIN_ROWS = 256,
   INT8_MIN_ROWS_WIDE = 129, /* of outputs for which few rows make items enough for a card */
   INT8_MIN_PAIRS = 48
 };
