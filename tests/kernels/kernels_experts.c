@@ -380,6 +380,29 @@ static void test_many_items(void **state) {
   }
 }
 
+/* Jobs of every number of rows, one expert's cut at 192 rows, with work for one to three groups of warps: products from
+ * integers of weights have the bits of products from codes. */
+static void test_job_rows(void **state) {
+  enum { MANY = 640, FEWEST = 90, STEP = 25 };
+  static const experts_case sizes[] = {
+      {"jobs of every size", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 5, 3, 256, 192, WEFT_GELU_TANH, SCALES},
+      {"the same apart", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 5, 3, 320, 96, WEFT_SILU, 0}};
+  const fixture *f = *state;
+  weft_device *device[2] = {NULL}; /* without integers, with them */
+  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++)
+    if (is_eight(f->all.cpu[d])) device[weft_device_get_info(f->all.cpu[d])->integers] = f->all.cpu[d];
+  if (memory_home == NULL || is_portable(memory_home)) return; /* only Hopper's set keeps integers */
+  assert_true(device[0] != NULL && device[1] != NULL);
+  for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    subject u = {.c = &sizes[i], .w = make_weights(&sizes[i], 1700 + 10 * i), .in = make_inputs(&sizes[i], MANY, 1750)};
+    buffer codes = run_rows(device[0], &u, 0, MANY, NULL);
+    for (uint32_t n = FEWEST; n <= MANY; n += STEP) assert_fewer(device[1], "cuda, integers", &u, n, &codes);
+    buffer_free(&codes);
+    free_inputs(&u.in);
+    free_weights(&u.w);
+  }
+}
+
 /* Against ref the only difference that counts is that activations are rounded to 8 bits, twice. One
  * rounding moves a product by about 1 / 250 of its own size (max / 254 at most, max / 440 on
  * average, where the mean square is max / 2.1); three products meet in the result. Measured: 0.3 to
@@ -494,7 +517,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parts),      cmocka_unit_test(test_limits),     cmocka_unit_test(test_rows_and_threads),
       cmocka_unit_test(test_one_expert), cmocka_unit_test(test_many_items), cmocka_unit_test(test_against_ref),
-      cmocka_unit_test(test_rounded),    cmocka_unit_test(test_bad_ids),
+      cmocka_unit_test(test_job_rows),   cmocka_unit_test(test_rounded),    cmocka_unit_test(test_bad_ids),
   };
   return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }
