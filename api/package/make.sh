@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # api/package/make.sh OUT [cuda] [COMMIT]: the files of a release, of a commit or the one that is checked out: the source, packages of Debian, the wheel, and
-# their sums. With the word cuda the CUDA module is compiled, and its package made. The same commit, compiler and libraries give the same
+# their sums. With the word cuda the CUDA modules are compiled for all cards, and their package made. The same commit, compiler and libraries give the same
 # bytes, wherever it is built: `./dev packages twice` compares two.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -24,7 +24,7 @@ trap 'rm -rf "$work"' EXIT
 
 git archive --format=tar --prefix="weft-$version/" "$commit" | gzip -9n >"$out/weft-$version.tar.gz"
 tar --no-same-permissions -C "$work" -xzf "$out/weft-$version.tar.gz"
-cmake -S "$work/weft-$version" -B "$work/build" -G Ninja -DWEFT_TESTS=OFF -DWEFT_CUDA=$cuda -DCMAKE_INSTALL_PREFIX=/usr \
+cmake -S "$work/weft-$version" -B "$work/build" -G Ninja -DWEFT_TESTS=OFF -DWEFT_CUDA=$cuda -DWEFT_CUDA_ARCHITECTURES=all -DCMAKE_INSTALL_PREFIX=/usr \
   -DCMAKE_C_FLAGS="-ffile-prefix-map=$work=/weft" >/dev/null
 cmake --build "$work/build" --target all weft_alone >"$work/build.log" || { tail -40 "$work/build.log"; exit 1; }
 

@@ -90,6 +90,19 @@ static void ptx_is_no_machine_code(void **state) {
   assert_false(card_has_machine_code("90a-virtual", 90));
 }
 
+/* What -DWEFT_CUDA_ARCHITECTURES=all asks for. */
+static void all_is_code_for_every_card(void **state) {
+  (void)state;
+  static const uint32_t with_code[] = {80, 86, 87, 89, 90, 100, 103, 120, 121}, by_ptx[] = {110, 130};
+  for (size_t i = 0; i < sizeof with_code / sizeof *with_code; i++)
+    assert_true(card_has_machine_code(WEFT_CARDS_ALL, with_code[i]));
+  for (size_t i = 0; i < sizeof by_ptx / sizeof *by_ptx; i++) {
+    assert_true(card_has_code(WEFT_CARDS_ALL, by_ptx[i]));
+    assert_false(card_has_machine_code(WEFT_CARDS_ALL, by_ptx[i]));
+  }
+  assert_false(card_has_code(WEFT_CARDS_ALL, 75));
+}
+
 /* ---- drivers ---- */
 
 static void an_old_driver_is_refused_with_what_to_do(void **state) {
@@ -283,6 +296,7 @@ int main(void) {
       cmocka_unit_test(code_runs_where_its_architecture_says),
       cmocka_unit_test(products_are_those_of_the_data_sheets),
       cmocka_unit_test(ptx_is_no_machine_code),
+      cmocka_unit_test(all_is_code_for_every_card),
       cmocka_unit_test(an_old_driver_is_refused_with_what_to_do),
       cmocka_unit_test(a_module_takes_the_cards_that_its_set_fits),
       cmocka_unit_test(a_refusal_says_what_there_is),
