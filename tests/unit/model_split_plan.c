@@ -206,7 +206,7 @@ static void test_reasons(void **state) {
                {{0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM, false}, {{0}, {6 << 20, 0}, 4, WEFT_SPLIT_EVEN, false},
                {{0}, {6 << 20, 0}, 2, WEFT_SPLIT_ROOM, true}};
   static const device_calls calls = {.integers_bytes = count_integers};
-  weft_device card = {.calls = &calls};
+  weft_device card = {.calls = &calls, .info = {.products = 8}}; /* integers are for those */
   weft_gguf *gguf;
   (void)state;
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
@@ -235,7 +235,7 @@ static void test_parts_of_shards(void **state) {
                {{8 << 20, 2 << 20, 0, 0}, 2, WEFT_SPLIT_ROOM},
                {{1, 1, 1, 1}, 4, WEFT_SPLIT_TOO_LITTLE}};
   static const device_calls calls = {.integers_bytes = NULL};
-  weft_device card = {.calls = &calls};
+  weft_device card = {.calls = &calls, .info = {.products = 8}}; /* integers are for those */
   weft_gguf *gguf;
   (void)state;
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
