@@ -46,6 +46,7 @@ class Tiny:
     shared: int = 0           # last layers that read the keys of an earlier one; their MLP is twice as wide
     spare_keys: bool = False  # the file has key and value matrices of those layers all the same
     bare: bool = False        # the file leaves out every key and tensor that has a default
+    prompts: tuple = ()       # lengths; without any the usual ones
 
     @property
     def layers(self):
@@ -96,7 +97,7 @@ DG = [
          top_k=3, heads=6, kv_local=3, kv_global=2, hd_local=8, hd_global=16, window=4, canvas=4,
          vocab=96, twin=True, eps=0.02, moe_gain=0.15),
     Tiny("dg-underscore", "sfsf", "diffusion_gemma", seed=203, window=16, canvas=16, moe=16, fused=False,
-         hd_local=24, hd_global=32, heads=2, eb_keys=EB_OTHER, vocab=112),
+         hd_local=24, hd_global=32, heads=2, eb_keys=EB_OTHER, vocab=112, prompts=(1, 16, 17, 35)),
     Tiny("dg-top1", "sfsf", "diffusion-gemma", seed=205, hidden=48, dense=32, moe=8, top_k=1, heads=2,
          kv_local=1, kv_global=1, hd_local=24, hd_global=16, window=16, canvas=5, eb_keys=EB_OTHER),
     Tiny("dg-c16-w4", "sfssf", "diffusion-gemma", seed=207, dense=32, moe=8, window=4, canvas=16, hd_local=8,
