@@ -198,28 +198,9 @@ static void put_step_ratios(const weft_runtime *rt, weft_text *out, const weft_e
   weft_prometheus_head(out, name, "histogram", "Measured by predicted time of a step.");
   for (uint32_t i = 0; i < stats->n_lanes; i++) {
     const weft_lane_stats *lane = &stats->lane[i];
-    unsigned long long n = 0;
-    for (uint32_t k = 0; k < WEFT_STEP_RATIOS; k++) {
-      n += lane->ratio[k];
-      weft_text_printf(out, "%s_bucket{", name);
-      weft_prometheus_label(out, "model_name", rt->model[i].name);
-      if (k + 1 < WEFT_STEP_RATIOS) {
-        weft_text_printf(out, ",le=\"%g\"} %llu\n", weft_step_ratio_bounds[k], n);
-      } else {
-        weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
-      }
-    }
-    weft_text_printf(out, "%s_sum{", name);
-    weft_prometheus_label(out, "model_name", rt->model[i].name);
-    weft_text_printf(out, "} %.3f\n%s_count{", lane->ratio_sum, name);
-    weft_prometheus_label(out, "model_name", rt->model[i].name);
-    weft_text_printf(out, "} %llu\n", n);
+    const weft_prometheus_buckets b = {lane->ratio, weft_step_ratio_bounds, WEFT_STEP_RATIOS, lane->ratio_sum, 3};
+    weft_prometheus_histogram(out, name, rt->model[i].name, &b);
   }
-}
-
-static void put_expert_line(const weft_runtime *rt, uint32_t model, const char *name, weft_text *out) {
-  weft_text_printf(out, "%s{", name);
-  weft_prometheus_label(out, "model_name", rt->model[model].name);
 }
 
 /* How evenly rows go to experts, of models that have some. */
@@ -235,27 +216,18 @@ static void put_experts(const weft_runtime *rt, weft_text *out) {
   weft_prometheus_head(out, ratio, "histogram",
                        "Tokens of an expert by the average of its layer, over 32 tokens for each expert.");
   for (uint32_t i = 0; i < rt->n_models; i++) {
-    unsigned long long n = 0;
-    for (uint32_t k = 0; k < WEFT_EXPERT_RATIOS && stats[i].n_experts > 0; k++) {
-      n += stats[i].ratio[k];
-      put_expert_line(rt, i, "weft_expert_tokens_ratio_bucket", out);
-      if (k + 1 < WEFT_EXPERT_RATIOS)
-        weft_text_printf(out, ",le=\"%g\"} %llu\n", weft_expert_ratio_bounds[k], n);
-      else
-        weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
-    }
+    weft_prometheus_buckets b = {stats[i].ratio, weft_expert_ratio_bounds, WEFT_EXPERT_RATIOS, 0.0, 0};
     if (stats[i].n_experts == 0) continue;
-    put_expert_line(rt, i, "weft_expert_tokens_ratio_sum", out); /* the average over a layer's experts is 1 */
-    weft_text_printf(out, "} %llu\n", n);
-    put_expert_line(rt, i, "weft_expert_tokens_ratio_count", out);
-    weft_text_printf(out, "} %llu\n", n);
+    for (uint32_t k = 0; k < b.n; k++) b.sum += (double)b.count[k]; /* the average over a layer's experts is 1 */
+    weft_prometheus_histogram(out, ratio, rt->model[i].name, &b);
   }
   weft_prometheus_head(out, even, "summary", "The average over the most tokens of an expert, of each such time.");
   for (uint32_t i = 0; i < rt->n_models; i++) {
     if (stats[i].n_experts == 0) continue;
-    put_expert_line(rt, i, "weft_expert_evenness_sum", out);
-    weft_text_printf(out, "} %.4f\n", stats[i].evenness);
-    put_expert_line(rt, i, "weft_expert_evenness_count", out);
+    weft_text_printf(out, "%s_sum{", even);
+    weft_prometheus_label(out, "model_name", rt->model[i].name);
+    weft_text_printf(out, "} %.4f\n%s_count{", stats[i].evenness, even);
+    weft_prometheus_label(out, "model_name", rt->model[i].name);
     weft_text_printf(out, "} %llu\n", (unsigned long long)stats[i].n_windows);
   }
 }

@@ -6,6 +6,7 @@
 #define WEFT_API_PROMETHEUS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/text.h"
 
@@ -24,6 +25,18 @@ unsigned long long weft_counter_of(const void *structure, const weft_counter_row
 void weft_prometheus_head(weft_text *out, const char *name, const char *type, const char *help);
 /* Appends label="value", the value escaped. */
 void weft_prometheus_label(weft_text *out, const char *label, const char *value);
+/* What a histogram has of one model. n: buckets, the last of them open. bound: [n - 1] upper ends; digits: of the sum,
+ * behind the point. */
+typedef struct weft_prometheus_buckets {
+  const uint64_t *count;
+  const double *bound;
+  uint32_t n;
+  double sum;
+  int digits;
+} weft_prometheus_buckets;
+
+/* Appends its lines, but those of the head. */
+void weft_prometheus_histogram(weft_text *out, const char *name, const char *model, const weft_prometheus_buckets *b);
 /* Appends the escaped value of a label, without quotes. */
 void weft_prometheus_escaped(weft_text *out, const char *value);
 

@@ -174,22 +174,10 @@ static void put_finished(const weft_runtime *rt, const model_view *view, weft_te
 
 /* The lines of one model. */
 static void put_histogram(const histogram_row *row, const char *model, const weft_histogram *h, weft_text *out) {
-  unsigned long long n = 0;
-  for (uint32_t i = 0; i < WEFT_HISTOGRAM_BUCKETS; i++) {
-    n += h->bucket[i];
-    weft_text_printf(out, "%s_bucket{", row->name);
-    weft_prometheus_label(out, "model_name", model);
-    if (i + 1 < WEFT_HISTOGRAM_BUCKETS) {
-      weft_text_printf(out, ",le=\"%.10g\"} %llu\n", (double)row->bounds[i] / row->unit, n);
-    } else {
-      weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
-    }
-  }
-  weft_text_printf(out, "%s_sum{", row->name);
-  weft_prometheus_label(out, "model_name", model);
-  weft_text_printf(out, "} %.6f\n%s_count{", (double)h->sum / row->unit, row->name);
-  weft_prometheus_label(out, "model_name", model);
-  weft_text_printf(out, "} %llu\n", n);
+  double bound[WEFT_HISTOGRAM_BUCKETS - 1];
+  for (uint32_t i = 0; i + 1 < WEFT_HISTOGRAM_BUCKETS; i++) bound[i] = (double)row->bounds[i] / row->unit;
+  const weft_prometheus_buckets buckets = {h->bucket, bound, WEFT_HISTOGRAM_BUCKETS, (double)h->sum / row->unit, 6};
+  weft_prometheus_histogram(out, row->name, model, &buckets);
 }
 
 static void view_model(weft_runtime *rt, const weft_engine_stats *stats, uint32_t index, model_view *view) {

@@ -77,7 +77,7 @@ static weft_status read_rotation(const model_keys *keys, model_hyper *hyper) {
   const rope_scaling *scaling = &hyper->rope_scaling;
   double side = 1.0;
   weft_status status = model_keys_f32(keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
-  if (status == WEFT_OK) status = rope_read_scaling(keys, hyper);
+  if (status == WEFT_OK) status = rope_read_scaling(keys, hyper, true);
   if (status != WEFT_OK) return status;
   if (scaling->kind == ROPE_YARN && scaling->shorter == 0.0f)
     return weft_fail(keys->error, WEFT_E_UNSUPPORTED,

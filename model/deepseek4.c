@@ -196,7 +196,7 @@ weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error
   if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
   if (status == WEFT_OK)
     status = model_keys_f32(&keys, ".attention.compress_rope_freq_base", 1, 1e12, &hyper->latent.rope_base_far);
-  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
+  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper, false);
   if (status != WEFT_OK) return status;
   hyper->choice.scores = WEFT_SCORES_ROOT;
   hyper->attention_scale = 1.0f / sqrtf((float)hyper->head_dim[0]); /* yarn's factor of scores is not this model's */

@@ -44,7 +44,7 @@ weft_status gemma3_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
   if (status == WEFT_OK) status = model_keys_f32_or(&keys, ".rope.freq_base", 1, 1e12, 1e6f, &hyper->rope_base);
   if (status == WEFT_OK)
     status = model_keys_f32_or(&keys, ".rope.freq_base_swa", 1, 1e12, 1e4f, &hyper->rope_base_window);
-  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
+  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper, false);
   if (status != WEFT_OK) return status;
   bool by_width = hyper->n_layers == LAYERS_27B;
   float divisor = sqrtf((float)(by_width ? hyper->n_hidden / hyper->n_heads : hyper->head_dim[0]));

@@ -24,7 +24,7 @@ weft_status glm4moe_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *
   if (status == WEFT_OK) status = hyper_read_shared_experts(&keys, hyper);
   if (status == WEFT_OK) status = hyper_read_choice(&keys, hyper, WEFT_SCORES_SIGMOID);
   if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
-  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
+  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper, false);
   if (status != WEFT_OK) return status;
   hyper->attention_scale = rope_score_factor(&hyper->rope_scaling) / sqrtf((float)hyper->head_dim[0]);
   hyper->activation = WEFT_SILU;

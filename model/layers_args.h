@@ -31,6 +31,10 @@ uint32_t layers_latent_inputs(const weft_model *model, const model_part *part, u
 /* Those of a layer with one vector for keys and values (model/mla.h). */
 uint32_t layers_mla_inputs(const weft_model *model, const model_part *part, uint32_t layer, const weft_weight **weight,
                            float **y);
+/* Where the segments of a step find the latent rows of a layer. */
+void layers_latent_segments(const model_step *step, uint32_t layer);
+/* The products of q_b with the normed products of q_a, which low_q of scratch has. */
+weft_status layers_low_queries(model_step *step, const model_latent_layer *layer, float *q);
 /* Chooses experts by scores of their own, or by a table of tokens, for all rows of a step. */
 weft_status layers_assign(model_step *step, const model_layer *layer, const float *x);
 weft_latent_choose_args layers_choose_of(const weft_model *model, const model_part *part, uint32_t n_rows);

@@ -94,7 +94,7 @@ static weft_latent_view view_of(const model_step *step, uint32_t l, weft_latent_
   return weft_kv_store_rows(step->args->kv, step->args->layout, set_of(step->model, l, set), step->model->shard);
 }
 
-static void make_segments(const model_step *step, uint32_t l) {
+void layers_latent_segments(const model_step *step, uint32_t l) {
   const weft_batch *batch = step->args->batch;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *from = &batch->segment[i];
@@ -118,11 +118,10 @@ static weft_latent_turn turn_of(const model_step *step, uint32_t l) {
 
 /* ---- attention ---- */
 
-static weft_status make_queries(model_step *step, const model_latent_layer *layer) {
+weft_status layers_low_queries(model_step *step, const model_latent_layer *layer, float *q) {
   const model_scratch *s = &step->part->scratch;
   const uint32_t rank = step->model->hyper.latent.q_rank;
-  const weft_weight *q = &layer->q_b, *index_q = &layer->index_q;
-  float *out = s->q, *index_out = s->index_q;
+  const weft_weight *weight = &layer->q_b;
   const weft_norm_args norm = {.x = s->low_q,
                                .weight = layer->q_a_norm,
                                .y = s->low_q,
@@ -132,7 +131,14 @@ static weft_status make_queries(model_step *step, const model_latent_layer *laye
                                .y_stride = rank,
                                .eps = step->model->hyper.eps};
   weft_status status = weft_norm(step->part->device, &norm);
-  if (status == WEFT_OK) status = layers_matmul(step, s->low_q, step->n_rows, 1, &q, &out);
+  return status == WEFT_OK ? layers_matmul(step, s->low_q, step->n_rows, 1, &weight, &q) : status;
+}
+
+static weft_status make_queries(model_step *step, const model_latent_layer *layer) {
+  const model_scratch *s = &step->part->scratch;
+  const weft_weight *index_q = &layer->index_q;
+  float *index_out = s->index_q;
+  weft_status status = layers_low_queries(step, layer, s->q);
   if (status != WEFT_OK || index_q->data == NULL) return status;
   return layers_matmul(step, s->low_q, step->n_rows, 1, &index_q, &index_out);
 }
@@ -254,7 +260,7 @@ static weft_status multiply_groups(model_step *step, uint32_t l, float *y) {
 }
 
 weft_status layers_latent(model_step *step, uint32_t l, float *y) {
-  make_segments(step, l);
+  layers_latent_segments(step, l);
   weft_status status = layers_project(step, l);
   if (status == WEFT_OK) status = make_queries(step, &step->model->layers[l].latent);
   if (status == WEFT_OK) status = store_near(step, l);

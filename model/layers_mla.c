@@ -36,35 +36,9 @@ static weft_status multiply_heads(model_step *step, const float *x, const float 
 static weft_status make_queries(model_step *step, const model_layer *layer) {
   const model_hyper *hyper = &step->model->hyper;
   const model_scratch *s = &step->part->scratch;
-  const uint32_t rank = hyper->latent.q_rank;
-  const weft_weight *q = &layer->latent.q_b;
-  float *out = s->a;
-  weft_status status = WEFT_OK;
-  if (q->data != NULL) {
-    const weft_norm_args norm = {.x = s->low_q,
-                                 .weight = layer->latent.q_a_norm,
-                                 .y = s->low_q,
-                                 .n_rows = step->n_rows,
-                                 .n_cols = rank,
-                                 .x_stride = rank,
-                                 .y_stride = rank,
-                                 .eps = hyper->eps};
-    status = weft_norm(step->part->device, &norm);
-    if (status == WEFT_OK) status = layers_matmul(step, s->low_q, step->n_rows, 1, &q, &out);
-  }
+  weft_status status = layer->latent.q_b.data != NULL ? layers_low_queries(step, &layer->latent, s->a) : WEFT_OK;
   if (status != WEFT_OK) return status;
   return multiply_heads(step, s->a, layer->k_b, hyper->mla.n_still, hyper->mla.rank, hyper->latent.n_rotated, s->q);
-}
-
-static void make_segments(const model_step *step, uint32_t l) {
-  const weft_batch *batch = step->args->batch;
-  uint32_t group = step->args->layout->place[step->model->first_set[l]].group;
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *from = &batch->segment[i];
-    weft_latent_segment *to = &step->part->latent_segments[i];
-    *to = (weft_latent_segment){.first_row = from->first_row, .n_rows = from->n_rows, .kv_len = from->kv_len};
-    to->table[WEFT_LATENT_NEAR] = step_arrays_table(&step->part->arrays, i, group);
-  }
 }
 
 static weft_status store_rows(model_step *step, const model_layer *layer, const weft_latent_view *rows) {
@@ -111,7 +85,7 @@ weft_status layers_mla(model_step *step, uint32_t l) {
   const model_scratch *s = &step->part->scratch;
   const weft_latent_view rows =
       weft_kv_store_rows(step->args->kv, step->args->layout, step->model->first_set[l], step->model->shard);
-  make_segments(step, l);
+  layers_latent_segments(step, l);
   weft_status status = layers_project(step, l);
   if (status == WEFT_OK) status = make_queries(step, layer);
   if (status == WEFT_OK) status = store_rows(step, layer, &rows);

@@ -46,11 +46,15 @@ static weft_status read_ffn(const model_keys *keys, model_hyper *hyper) {
   return status == WEFT_OK ? hyper_read_experts(keys, hyper, hyper->n_ff[0]) : status;
 }
 
+static bool is_mistral3(const model_hyper *hyper) {
+  return strcmp(hyper->arch, "mistral3") == 0;
+}
+
 /* Scores of mistral3 grow with the position, in steps of the context that the model was trained on; the first step is
  * 1. Beyond it nothing is computed: the context ends there. */
 static weft_status end_at_first_step(const model_keys *keys, model_hyper *hyper) {
   float growth = 0.0f;
-  if (strcmp(hyper->arch, "mistral3") != 0) return WEFT_OK;
+  if (!is_mistral3(hyper)) return WEFT_OK;
   weft_status status = model_keys_f32_or(keys, ".attention.temperature_scale", 0, 1e6, 0, &growth);
   if (growth > 0.0f && hyper->context_length > hyper->rope_scaling.context)
     hyper->context_length = hyper->rope_scaling.context;
@@ -66,14 +70,14 @@ weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *er
   if (status == WEFT_OK) status = read_window(&keys, hyper);
   if (status == WEFT_OK) status = read_ffn(&keys, hyper);
   if (status == WEFT_OK) status = model_keys_f32_or(&keys, ".rope.freq_base", 1, 1e12, 10000.0f, &hyper->rope_base);
-  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
+  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper, is_mistral3(hyper));
   if (status == WEFT_OK) status = end_at_first_step(&keys, hyper);
   if (status != WEFT_OK) return status;
   float scale = 1.0f / sqrtf((float)hyper->head_dim[0]);
   status = model_keys_f32_or(&keys, ".attention.scale", 0, 1e6, 0, &hyper->attention_scale);
   if (hyper->attention_scale == 0.0f) hyper->attention_scale = scale;
   hyper->attention_scale *= rope_score_factor(&hyper->rope_scaling);
-  hyper->rope_paired = strcmp(hyper->arch, "llama") == 0 || strcmp(hyper->arch, "mistral3") == 0;
+  hyper->rope_paired = strcmp(hyper->arch, "llama") == 0 || is_mistral3(hyper);
   hyper->activation = WEFT_SILU;
   hyper->embed_scale = 1.0f;
   return status;

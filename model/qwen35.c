@@ -102,7 +102,7 @@ weft_status qwen35_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
   if (status == WEFT_OK) status = read_delta(&keys, hyper);
   if (status == WEFT_OK) status = read_ffn(&keys, hyper);
   if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
-  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
+  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper, false);
   if (status == WEFT_OK) status = hyper_leave_out_nextn(&keys, hyper);
   if (status != WEFT_OK) return status;
   hyper->attention_scale = rope_score_factor(&hyper->rope_scaling) / sqrtf((float)hyper->head_dim[0]);

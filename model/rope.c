@@ -37,7 +37,7 @@ static weft_status read_kind(const model_keys *keys, rope_scaling *scaling) {
   return WEFT_OK;
 }
 
-weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper) {
+weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper, bool takes_shorter) {
   rope_scaling *s = &hyper->rope_scaling;
   weft_status status = model_keys_f32_or(keys, ".rope.scale_linear", 1e-6, 1e6, 1.0f, &s->factor);
   if (status == WEFT_OK) status = model_keys_f32_or(keys, ".rope.scaling.factor", 1e-6, 1e6, s->factor, &s->factor);
@@ -54,9 +54,7 @@ weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper) {
   if (status == WEFT_OK) status = model_keys_f32_or(keys, ".rope.scaling.yarn_beta_slow", 0, 1e4, 1.0f, &s->slow);
   if (status != WEFT_OK || s->kind != ROPE_YARN) return status;
   status = model_keys_f32_or(keys, ".rope.scaling.yarn_log_multiplier", 0, 1e3, 0.0f, &s->shorter);
-  if (status != WEFT_OK || s->shorter == 0.0f || strcmp(hyper->arch, "mistral3") == 0 ||
-      strcmp(hyper->arch, "deepseek2") == 0)
-    return status;
+  if (status != WEFT_OK || s->shorter == 0.0f || takes_shorter) return status;
   return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s.rope.scaling.yarn_log_multiplier' is not supported",
                    weft_gguf_path(keys->gguf), keys->arch);
 }

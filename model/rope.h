@@ -9,8 +9,9 @@
 #include "model/gguf/keys.h"
 #include "model/weights.h"
 
-/* Reads the keys rope.scaling.* of a file. */
-weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper);
+/* Reads the keys rope.scaling.* of a file. takes_shorter: the architecture takes yarn_log_multiplier, which is refused
+ * for others. */
+weft_status rope_read_scaling(const model_keys *keys, model_hyper *hyper, bool takes_shorter);
 /* The factor of attention scores, for heads that rotate in all their dimensions: YaRN makes queries and keys longer. */
 float rope_score_factor(const rope_scaling *scaling);
 /* Puts the head_dim / 2 frequencies into device memory that the model owns. divisor is NULL or the file's rope_freqs,
