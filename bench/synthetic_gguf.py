@@ -6,7 +6,8 @@ plans, not for answers. Needs Python alone.
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse | hollow]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
            qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air | glm-4.7-flash | deepseek-v2-lite | deepseek-v3; gemma4-1b is nobody's
-           model, but the shape of the 26B at a size that a CPU with two cores runs; MODEL:N is its first N layers.
+           model, but the shape of the 26B at a size that a CPU with two cores runs, and so are diffusion-gemma-1b and
+           qwen3.6-1b, of 26B and 35B-A3B; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
            go beside gemma4-26b, gemma4-1b and gemma4-e2b, qwen3-30b-a3b-dflash, which fills blocks, beside
            qwen3-30b-a3b; qwen3.6-35b-a3b-mtp, qwen3.6-27b-mtp and deepseek-v4-flash-mtp have the layer that guesses
@@ -95,6 +96,7 @@ MODELS = {
     "gemma4-26b": gemma(30, 2816, 2112, 16, 8, 2, 1024, experts=128),
     "gemma4-31b": gemma(60, 5376, 21504, 32, 16, 4, 1024),
     "diffusion-gemma-26b": dict(gemma(30, 2816, 2112, 16, 8, 2, 1024, experts=128), arch="diffusion-gemma"),
+    "qwen3.6-1b": dict(qwen35(12, 1024, 256, 8, 2, 16, experts=64), vocab=32768, key_heads=8, expert_ff=256),
     "qwen3-30b-a3b": llama("qwen3moe", 48, 2048, 6144, 32, 4, 151936, 40960, 1e6, 128, 768),
     "qwen3-8b": llama("qwen3", 36, 4096, 12288, 32, 8, 151936, 40960, 1e6),
     "qwen3.6-35b-a3b": qwen35(40, 2048, 512, 16, 2, 32, experts=256),
@@ -120,6 +122,7 @@ MODELS["qwen3-30b-a3b-dflash"] = MODELS["qwen3-30b-a3b"] | dict(arch="dflash", l
                                                               reads=[2, 13, 24, 35, 46])
 MODELS |= {name + "-assistant": assistant(MODELS[name], *sizes)
            for name, sizes in (("gemma4-26b", (1024, 8192, 16)), ("gemma4-1b", (512, 1024, 8)), ("gemma4-e2b", (256, 2048, 4, 2048)))}
+MODELS["diffusion-gemma-1b"] = MODELS["gemma4-1b"] | dict(arch="diffusion-gemma")
 MODELS["gemma4-e2b-assistant-whole"] = assistant(MODELS["gemma4-e2b"], 256, 2048, 4)
 
 
