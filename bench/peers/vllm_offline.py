@@ -5,17 +5,23 @@ and `weft bench drafts --accept` measure of weft, measured of an installed vLLM 
 
   bench/peers/vllm_offline.py DIR [--quantization fp8_per_tensor] [--sequences 1,8,32,128] [--prefill 1,8]
   bench/peers/vllm_offline.py DIR --drafter DIR --rates 0.8,0.64,0.512 --sequences 1,8,32      chance that the first 1, 2, 3 drafts are all accepted
+  bench/peers/vllm_offline.py DIR --engine '{"additional_config": {"gdn_prefill_backend": "triton"}}'      options of its engine that stand nowhere here
   bench/peers/vllm_offline.py DIR --canvas 256 --sequences 1,4,8,16,32                         a model that writes by diffusion
 
 DIR has the model's config.json (and generation_config.json); no weights are needed. Weights are uniform within 0.03, embeddings normal
 with 0.02, routers normal with 1, so that hidden states keep their size and tokens go to different experts; norms and scales are 1.
 
+What is not floating point keeps vLLM's own made-up values: random codes and one scale for MXFP4. bench/peers/vllm_serve.py is its server
+on the same weights.
+
 A rate counts tokens while all sequences write: from when each has 16 until the first has all but 16, so that neither prompts nor
-sequences that end are in it. A canvas step is the difference between canvases of 40 and of 8 steps. A start takes minutes: with
+sequences that end are in it. `distinct` is the share of different tokens in a step: sequences that all write the same token go to the
+same experts, and a temperature keeps them apart. A canvas step is the difference between canvases of 40 and of 8 steps. A start takes minutes: with
 --gate NAME the program writes NAME.ready when it has started and measures once NAME.go is there, and while there is NAME.hold it has
 imported what it needs and does not start, so that several can start at once and each is measured alone.
 """
 import argparse
+import importlib
 import json
 import os
 import random
@@ -36,6 +42,7 @@ def options():
     a.add_argument("--prompt", type=int, default=512, help="tokens of a prompt [512]")
     a.add_argument("--answer", type=int, default=256, help="tokens of an answer [256]")
     a.add_argument("--prefill", default="", help="prompts of 2048 at once, one figure each [none]")
+    a.add_argument("--temperatures", default="0", help="each number of sequences is decoded at each of them [0]")
     a.add_argument("--drafter", metavar="DIR", help="the drafter's config.json (method mtp)")
     a.add_argument("--rates", default="", help="with --drafter: as many numbers as drafts, what vLLM accepts of them")
     a.add_argument("--canvas", type=int, default=0, help="positions of a canvas: measures its steps instead")
@@ -43,11 +50,13 @@ def options():
     a.add_argument("--share", type=float, default=0.24, help="share of the card that must be free at the start [0.24]")
     a.add_argument("--graphs", default="", help="sizes of captured graphs [vLLM's own]")
     a.add_argument("--attention", help="attention backend [vLLM's own]")
+    a.add_argument("--engine", default="{}", metavar="JSON", type=json.loads, help="more options of the engine")
     a.add_argument("--repeat", type=int, default=3)
     a.add_argument("--limit", type=float, default=600, help="seconds of measuring after which no figure is begun [600]")
     a.add_argument("--gate", metavar="NAME")
     o = a.parse_args()
     o.sequences, o.prefill, o.graphs = ([int(n) for n in v.split(",") if n] for v in (o.sequences, o.prefill, o.graphs))
+    o.temperatures = [float(n) for n in o.temperatures.split(",")]
     o.rates = [float(n) for n in o.rates.split(",") if n]
     if bool(o.drafter) != bool(o.rates) or (o.canvas and o.drafter) or o.answer <= 3 * EDGE or o.repeat < 1:
         a.error(f"--drafter and --rates belong together and not to --canvas; --answer is more than {3 * EDGE}, --repeat at least 1")
@@ -99,7 +108,14 @@ def engine_options(o):
                                        rejection_sample_method="synthetic", synthetic_acceptance_rates=o.rates)
     if o.canvas:
         k.update(limit_mm_per_prompt={"image": 0, "video": 0}, diffusion_config=dict(canvas_length=o.canvas, max_denoising_steps=16))
-    return k
+    return k | o.engine
+
+
+def config_of(folder):
+    """Its first architecture and how many tokens it knows."""
+    with open(os.path.join(folder, "config.json")) as f:
+        c = json.load(f)
+    return c["architectures"][0], (c.get("text_config") or c)["vocab_size"]
 
 
 def facts_of(worker):
@@ -123,6 +139,7 @@ def set_steps(worker, n):
 class Peer:
     def __init__(self, o):
         self.o, self.began = o, time.monotonic()
+        self.architecture, self.vocabulary = config_of(o.model)
         self.random = random.Random(int.from_bytes(os.urandom(4), "little"))
 
     def say(self, **more):
@@ -134,7 +151,8 @@ class Peer:
 
     def start(self):
         import vllm
-        import vllm.model_executor.models.gemma4  # what a start imports first
+        from vllm.model_executor.models import registry
+        importlib.import_module("vllm.model_executor.models." + registry._VLLM_MODELS[self.architecture][0])  # what a start imports first
         make_up_weights()
         self.params, self.delta = vllm.SamplingParams, vllm.sampling_params.RequestOutputKind.DELTA
         self.say(test="import", vllm=vllm.__version__)
@@ -152,7 +170,7 @@ class Peer:
             self.began = time.monotonic()
 
     def prompts(self, n, length):
-        return [dict(prompt_token_ids=[self.random.randrange(1000, 255000) for _ in range(length)]) for _ in range(n)]
+        return [dict(prompt_token_ids=[self.random.randrange(1000, self.vocabulary - 1000) for _ in range(length)]) for _ in range(n)]
 
     def generate(self, n, length, answer, temperature):
         prompts = self.prompts(n, length)
@@ -160,30 +178,33 @@ class Peer:
         self.llm.generate(prompts, self.params(temperature=temperature, max_tokens=answer, ignore_eos=True, detokenize=False), use_tqdm=False)
         return time.perf_counter() - t
 
-    def window(self, n, answer):
-        """Tokens a second, tokens of a sequence's step and seconds while all n sequences write."""
-        engine, have, outputs, begin, end = self.llm.llm_engine, {}, 0, None, None
-        params = self.params(temperature=0.0, max_tokens=answer, ignore_eos=True, detokenize=False, output_kind=self.delta)
+    def window(self, n, answer, temperature):
+        """Tokens a second, tokens of a sequence's step, seconds and the share of different tokens while all n sequences write."""
+        engine, have, outputs, different, begin, end = self.llm.llm_engine, {}, 0, 0, None, None
+        params = self.params(temperature=temperature, max_tokens=answer, ignore_eos=True, detokenize=False, output_kind=self.delta)
         for i, prompt in enumerate(self.prompts(n, self.o.prompt)):
             engine.add_request(f"{n}.{i}.{self.random.random()}", prompt, params)
         while engine.has_unfinished_requests():
-            for output in engine.step():
+            of_step = engine.step()
+            for output in of_step:
                 have[output.request_id] = have.get(output.request_id, 0) + len(output.outputs[0].token_ids)
-                outputs += 1
+            outputs += len(of_step)
+            different += len({output.outputs[0].token_ids[0] for output in of_step if output.outputs[0].token_ids})
             now, tokens = time.perf_counter(), sum(have.values())
             if begin is None and len(have) == n and min(have.values()) >= EDGE:
-                begin, outputs = (now, tokens), 0
+                begin, outputs, different = (now, tokens), 0, 0
             elif begin and end is None and max(have.values()) >= answer - EDGE:
                 seconds, written = now - begin[0], tokens - begin[1]
-                end = (written / seconds, written / max(1, outputs), seconds)
+                end = (written / seconds, written / max(1, outputs), seconds, different / max(1, outputs))
         return end
 
-    def decode(self, n):
-        self.window(n, 4 * EDGE)
-        runs = [self.window(n, self.o.answer) for _ in range(self.o.repeat)]
+    def decode(self, n, temperature):
+        self.window(n, 4 * EDGE, temperature)
+        runs = [self.window(n, self.o.answer, temperature) for _ in range(self.o.repeat)]
         rate, per_step = statistics.median(r[0] for r in runs), statistics.mean(r[1] for r in runs)
-        self.say(test="decode", sequences=n, prompt=self.o.prompt, answer=self.o.answer, tok_s=round(rate, 1), tokens_per_step=round(per_step, 3),
-                 ms_per_step=round(1000 * n * per_step / rate, 3), all=[round(r[0], 1) for r in runs], seconds=[round(r[2], 3) for r in runs])
+        self.say(test="decode", sequences=n, temperature=temperature, prompt=self.o.prompt, answer=self.o.answer, tok_s=round(rate, 1), tokens_per_step=round(per_step, 3),
+                 ms_per_step=round(1000 * n * per_step / rate, 3), all=[round(r[0], 1) for r in runs], seconds=[round(r[2], 3) for r in runs],
+                 distinct=round(statistics.mean(r[3] for r in runs), 3))
 
     def prefill(self, n):
         self.generate(n, 2048, 1, 0.0)
@@ -207,14 +228,16 @@ def main():
     os.environ |= dict(VLLM_ALLOW_INSECURE_SERIALIZATION="1", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1")
     peer = Peer(o)
     peer.start()
-    works = [(peer.canvases if o.canvas else peer.decode, n) for n in o.sequences] + [(peer.prefill, n) for n in o.prefill]
+    first, *others = o.temperatures
+    works = [(peer.canvases, n) for n in o.sequences] if o.canvas else [(peer.decode, n, first) for n in o.sequences]
+    works += [(peer.prefill, n) for n in o.prefill] + [(peer.decode, n, t) for t in others for n in o.sequences if not o.canvas]
     failed = 0
-    for work, n in works:
+    for work, n, *more in works:
         if time.monotonic() - peer.began > o.limit:
             peer.say(test=work.__name__, sequences=n, left_out="the time was over")
             continue
         try:
-            work(n)
+            work(n, *more)
         except Exception as fault:  # the next figures may still come
             failed = 1
             peer.say(test=work.__name__, sequences=n, failed_because=repr(fault)[-400:])
