@@ -21,7 +21,6 @@ same experts, and a temperature keeps them apart. A canvas step is the differenc
 imported what it needs and does not start, so that several can start at once and each is measured alone.
 """
 import argparse
-import importlib
 import json
 import os
 import random
@@ -111,11 +110,10 @@ def engine_options(o):
     return k | o.engine
 
 
-def config_of(folder):
-    """Its first architecture and how many tokens it knows."""
+def vocabulary_of(folder):
     with open(os.path.join(folder, "config.json")) as f:
         c = json.load(f)
-    return c["architectures"][0], (c.get("text_config") or c)["vocab_size"]
+    return (c.get("text_config") or c)["vocab_size"]
 
 
 def facts_of(worker):
@@ -139,7 +137,7 @@ def set_steps(worker, n):
 class Peer:
     def __init__(self, o):
         self.o, self.began = o, time.monotonic()
-        self.architecture, self.vocabulary = config_of(o.model)
+        self.vocabulary = vocabulary_of(o.model)
         self.random = random.Random(int.from_bytes(os.urandom(4), "little"))
 
     def say(self, **more):
@@ -151,8 +149,7 @@ class Peer:
 
     def start(self):
         import vllm
-        from vllm.model_executor.models import registry
-        importlib.import_module("vllm.model_executor.models." + registry._VLLM_MODELS[self.architecture][0])  # what a start imports first
+        import vllm.v1.engine.core  # what a start imports first; a model's own module might open the card here, and may not
         make_up_weights()
         self.params, self.delta = vllm.SamplingParams, vllm.sampling_params.RequestOutputKind.DELTA
         self.say(test="import", vllm=vllm.__version__)
