@@ -282,8 +282,8 @@ static __global__ void __launch_bounds__(THREADS, SLOTS > 3 ? 1 : 3 - EARLY)
 #pragma unroll
   for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++)
     if (i < op.n_then) get_weight<EARLY, true, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
-  float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r];
   wait_for_prior_grids();
+  float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r]; /* a kernel may have made it (model/layers.c) */
   part x, x2, add;
   get_part<WIDE>(op.x + r * op.x_stride, n, a.wide, x);
   if (op.x2 != NULL) get_part<WIDE>(op.x2 + r * op.x2_stride, n, a.wide, x2);
