@@ -6,6 +6,7 @@
 
 static const uint32_t row_counts[] = {1, 2, 4, 5, 9, 17, 33};
 enum { N_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS = 33, THEN = WEFT_NORM_THEN_MAX };
+enum { TURNS = 8, GRAPH_KEY = 4100 };
 
 /* The first n numbers of a seed. They are drawn once: drawing them for every case was four fifths of this test. */
 static float *rows_new(uint64_t n, uint32_t seed) {
@@ -107,6 +108,51 @@ static void test_norms(void **state) {
       norms_free(&b, false);
       norms_free(&a, true);
     }
+  }
+}
+
+/* Factors of rows that the kernel before the norm makes, again and again in the same place: a norm that begins early
+ * waits before it reads them. */
+static weft_status scale_by_turns(weft_device *device, const weft_move_args *move, const weft_norm_args *norm) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < TURNS && status == WEFT_OK; i++) {
+    weft_move_args own = *move;
+    weft_norm_args to = *norm;
+    own.from += i % 2 * ROWS;
+    to.y += (uint64_t)i * ROWS * norm->n_cols;
+    status = weft_move(device, &own);
+    if (status == WEFT_OK) status = weft_norm(device, &to);
+  }
+  return status;
+}
+
+static void test_factors_made_before(void **state) {
+  const devices *all = *state;
+  const uint32_t n = 256;
+  for (uint32_t d = 0; d < all->n; d++) {
+    weft_device *device = all->cpu[d];
+    float *x = rows_new(ROWS * n, 1), *from = rows_new(2 * ROWS, 2), *share = rows_new(ROWS, 3);
+    float *y = memory_new((size_t)TURNS * ROWS * n, sizeof *y), *want = memory_new(n, sizeof *want);
+    int32_t *at = memory_new(ROWS, sizeof *at);
+    for (int32_t r = 0; r < ROWS; r++) at[r] = r;
+    const weft_move_args move = {
+        .to = (int32_t *)(void *)share, .from = (const int32_t *)(const void *)from, .from_at = at, .n_rows = ROWS};
+    const weft_norm_args norm = {
+        .x = x, .y = y, .row_scale = share, .n_rows = ROWS, .n_cols = n, .plain = true, .x_stride = n, .y_stride = n};
+    for (uint32_t again = 0; again < 3; again++) { /* the last time as a graph, where there are some */
+      weft_status status;
+      memset(y, 0, (size_t)TURNS * ROWS * n * sizeof *y);
+      weft_device_graph_begin(device, GRAPH_KEY, NULL);
+      do status = scale_by_turns(device, &move, &norm);
+      while (weft_device_graph_end(device, &status));
+      assert_int_equal(done(device, status), WEFT_OK);
+      for (uint32_t i = 0; i < TURNS * ROWS; i++) {
+        for (uint32_t c = 0; c < n; c++) want[c] = x[i % ROWS * n + c] * from[i / ROWS % 2 * ROWS + i % ROWS];
+        assert_same("factors made before", all->name[d], "a row", want, y + (uint64_t)i * n, n * sizeof *y);
+      }
+    }
+    void *memory[] = {x, from, share, y, want, at};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) memory_free(memory[i]);
   }
 }
 
@@ -601,9 +647,9 @@ static int setup_eight_too(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms),    cmocka_unit_test(test_many_norms),
-                                     cmocka_unit_test(test_gated),    cmocka_unit_test(test_gated_many),
-                                     cmocka_unit_test(test_prepared), cmocka_unit_test(test_router),
-                                     cmocka_unit_test(test_shared)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms),      cmocka_unit_test(test_factors_made_before),
+                                     cmocka_unit_test(test_many_norms), cmocka_unit_test(test_gated),
+                                     cmocka_unit_test(test_gated_many), cmocka_unit_test(test_prepared),
+                                     cmocka_unit_test(test_router),     cmocka_unit_test(test_shared)};
   return cmocka_run_group_tests_name("kernels/fused", tests, setup_eight_too, teardown_devices);
 }
