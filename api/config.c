@@ -197,7 +197,8 @@ static const weft_option product_rows[] = {
     {"running", 0, SCHEDULING, ENGINE, U32(running, 64, 1, 8192), "N", "requests running at once"},
     {"queue", 0, SCHEDULING, ENGINE, U32(queue, 256, 1, 65536), "N", "requests waiting at most"},
     {"rows", 0, SCHEDULING, ENGINE, U32(rows, 0, 1, 65536), "N",
-     "rows of one step [0: 2048 on a GPU, 4096 from --running 512 on, else 512]"},
+     "rows of one step [0: 2048 on a GPU, 4096 from --running 512 on, 8192 while nobody waits for a step and 48 GiB "
+     "are left; else 512]"},
     {"target-tpot-ms", 0, SCHEDULING, ENGINE, U32(tpot_ms, 0, 0, 60000), "N",
      "most ms between two tokens of an answer; prompts and canvases fill the rest [0: no target]"},
     {"slice-ms", 0, SCHEDULING, ENGINE, U32(slice_ms, 0, 0, 60000), "N",

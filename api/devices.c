@@ -543,19 +543,19 @@ static void print_link(const weft_devices *devices, uint32_t i, uint32_t other, 
   weft_text_printf(out, "  link     device %u to device %u: %s\n", from->index, to->index, way);
 }
 
-void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
+void devices_print(const weft_devices *devices, uint32_t rows, uint32_t rows_beside, weft_text *out) {
   for (uint32_t i = 0; i < devices->n; i++) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
     const char *graphs = devices_keep_graphs(devices) ? "steps as graphs, " : "";
     const char *integers = d->integers ? "weights as integers too, " : "";
     char paths[WEFT_PATHS_MAX];
     weft_device_paths(devices->device[i], paths, sizeof paths);
-    if (devices->n > 1)
-      weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%s%u rows a step\n", d->index,
-                       d->backend, d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
-    else
-      weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%s%u rows a step\n", d->backend,
-                       d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
+    char number[16] = "  "; /* one device needs none */
+    if (devices->n > 1) (void)snprintf(number, sizeof number, "%u ", d->index);
+    weft_text_printf(out, "device %s%s %s, %u threads (%s): products of %u bits, %s%s%u rows a step", number,
+                     d->backend, d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
+    if (rows_beside < rows) weft_text_printf(out, ", %u beside streams", rows_beside);
+    weft_text_puts(out, "\n");
     if (d->memory_rate > 0.0)
       weft_text_printf(out, "  clocks   give %.2f TB/s of memory and %.0f TFLOP/s of products of 16 bits at most\n",
                        d->memory_rate * 1e-12, d->product_rate * 1e-12);

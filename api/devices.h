@@ -86,8 +86,8 @@ weft_weights_report devices_weights(const weft_devices *devices);
 weft_graph_counters devices_graphs(const weft_devices *devices);
 /* Whether steps that come again are recorded: never where shards send one another copies. */
 bool devices_keep_graphs(const weft_devices *devices);
-/* The plan's lines of devices. rows: of a step. */
-void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out);
+/* The plan's lines of devices. rows: of a step; rows_beside: of one for which somebody waits (step_rows.h). */
+void devices_print(const weft_devices *devices, uint32_t rows, uint32_t rows_beside, weft_text *out);
 /* The plan's lines of a model's parts, where there are several devices: which layers lie where, what they take, and
  * why the cut lies there. */
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,

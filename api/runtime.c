@@ -43,6 +43,25 @@ static void choose_integers(weft_runtime *rt) {
   devices_choose_integers(&rt->devices, gguf, rt->n_models, rt->options.kv_bytes);
 }
 
+/* Bytes of the device that weights and the pool that was asked for leave to a model that has it for itself. */
+static uint64_t left_beside_weights(const weft_runtime *rt) {
+  const weft_device *device = rt->devices.device[0];
+  const uint64_t has = weft_device_get_info(device)->memory_free_bytes;
+  uint64_t n_weights = 0, n_integers;
+  if (rt->n_models != 1 || rt->model[0].comes_and_goes || rt->devices.n != rt->n_replicas) return 0;
+  if (rt->options.weights == NULL) weft_split_weights(rt->model[0].gguf, device, &n_weights, &n_integers);
+  const uint64_t taken = n_weights + rt->options.kv_bytes;
+  return taken < has ? has - taken : 0;
+}
+
+static void choose_rows(weft_runtime *rt) {
+  const bool host_memory = weft_device_get_info(rt->devices.device[0])->host_memory;
+  const uint64_t left = host_memory ? 0 : left_beside_weights(rt);
+  const step_rows rows = step_rows_choose(rt->options.rows, host_memory, left, rt->options.running);
+  rt->options.rows = rows.most;
+  rt->rows_beside = rows.beside;
+}
+
 static weft_status check_names(const weft_runtime *rt, weft_error *error) {
   weft_status status = served_names_check(rt, error);
   if (status == WEFT_OK) status = chat_templates_check(rt, error);
@@ -82,7 +101,7 @@ static uint64_t longest_bytes(const weft_served_model *m, uint32_t rows) {
 static uint64_t least_kv_bytes(const weft_runtime *rt) {
   uint64_t least = 0;
   for (uint32_t i = 0; i < rt->n_models; i++) {
-    uint64_t bytes = longest_bytes(&rt->model[i], rt->options.rows);
+    uint64_t bytes = longest_bytes(&rt->model[i], rt->rows_beside);
     if (bytes > least) least = bytes;
   }
   return least;
@@ -311,7 +330,7 @@ static void write_plan(weft_runtime *rt) {
   const weft_engine *engine = weft_replicas_at(rt->replicas, 0);
   const char *each = rt->n_replicas > 1 ? " in each replica" : "";
   weft_text *t = &rt->plan;
-  devices_print(&rt->devices, rt->options.rows, t);
+  devices_print(&rt->devices, rt->options.rows, rt->rows_beside, t);
   print_off(rt, t);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_served_model *m = &rt->model[i];
@@ -432,6 +451,7 @@ static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tena
       .n_host_pages = rt->n_host_pages,
       .n_file_pages = rt->n_file_pages,
       .rows_per_step = rt->options.rows,
+      .rows_beside = rt->rows_beside,
       .running_max = rt->options.running,
       .waiting_max = rt->options.queue,
       .request_bytes_max = rt->options.request_bytes,
@@ -547,7 +567,7 @@ weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *option
   if (status != WEFT_OK) return status;
   rt->n_replicas = devices_n_replicas(&rt->devices);
   write_faults(rt);
-  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]), options->running);
+  choose_rows(rt);
   if (options->weights != NULL)
     return weights_import_open(options->weights, &rt->devices, &rt->weights, &rt->otherwise, error);
   choose_integers(rt);

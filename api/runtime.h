@@ -85,6 +85,7 @@ struct weft_runtime {
   bool otherwise;                         /* the open failed since those were made for other layouts or numerics */
   bool anew;                              /* so this process loads them in a second try (--else-anew) */
   uint32_t n_replicas;                    /* devices_n_replicas */
+  uint32_t rows_beside;                   /* of a step for which somebody waits; of others options.rows (step_rows.h) */
   weft_kv_store *store[WEFT_DEVICES_MAX]; /* [n_replicas] */
   weft_keep *keep;                        /* NULL: no prefixes outlive it */
   weft_replicas *replicas;

@@ -58,7 +58,7 @@ typedef struct weft_open_options {
   uint32_t context;        /* [serve, or the model's if that is less] longest prompt + answer */
   uint32_t running, queue; /* [serve] most requests running at once, and most waiting */
   uint64_t request_bytes;  /* [planned from context, running and queue] host memory of all requests */
-  uint32_t rows;           /* [2048 on a GPU, 4096 if running >= 512; else 512] most rows of a step; a canvas fits */
+  uint32_t rows;           /* [0: as --rows] most rows of a step; a canvas fits */
   uint32_t tenants;        /* [1] number of tenants, at most 255 */
   const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
   bool shared_cache;          /* one prefix cache for all tenants; each can then tell by times what others have asked */

@@ -97,7 +97,7 @@ static bool may_follow(const weft_engine *e, const weft_lane *lane, const weft_r
   const weft_request *leader = e->followers[seq].leader;
   if (r->wait.follow_none) return false;
   if (leader == NULL || leader->tenant == r->tenant) return true;
-  const weft_cost_shape full = {.n_rows = lane->rows_max};
+  const weft_cost_shape full = {.n_rows = lane->rows_beside};
   uint64_t apart = 2 * weft_tenants_ticks(&e->tenants, r->tenant, weft_cost_charge(&lane->cost, &full));
   weft_candidate a = weft_tenants_candidate(&e->tenants, leader), b = weft_tenants_candidate(&e->tenants, r);
   return a.level != b.level ? a.level > b.level : a.tenant_clock <= b.tenant_clock + apart;

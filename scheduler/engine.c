@@ -64,7 +64,17 @@ static weft_status check_limits(const weft_engine_config *c, weft_error *error) 
     return weft_fail(error, WEFT_E_INVALID, "engine: %s is %u; it must be from %u to %u", rows[i].name, rows[i].value,
                      rows[i].low, rows[i].high);
   }
+  if (c->rows_beside > c->rows_per_step) {
+    return weft_fail(error, WEFT_E_INVALID, "engine: rows_beside is %u; it must be at most rows_per_step, %u",
+                     c->rows_beside, c->rows_per_step);
+  }
   return WEFT_OK;
+}
+
+/* Most rows of a step for which somebody waits (rows.h). */
+static uint32_t rows_beside_of(const weft_engine_config *c, const weft_runner_info *info) {
+  uint32_t n = c->rows_beside > 0 ? c->rows_beside : c->rows_per_step;
+  return n < info->rows_max ? n : info->rows_max;
 }
 
 static weft_status check_pool(const weft_engine_config *c, weft_error *error) {
@@ -90,7 +100,7 @@ static void range_of_blocks(const weft_runner_info *info, uint32_t *least, uint3
 /* Block tables are addressed by 32-bit offsets into the pager's one array. */
 static weft_status check_runner(const weft_engine_config *c, uint32_t index, weft_error *error) {
   const weft_runner_info *info = c->runner[index]->ops->info(c->runner[index]);
-  uint32_t budget = info->rows_max < c->rows_per_step ? info->rows_max : c->rows_per_step;
+  uint32_t budget = rows_beside_of(c, info);
   if (info->canvas_length > budget) {
     return weft_fail(error, WEFT_E_INVALID, "%s: a canvas has %u rows, a step at most %u; raise rows per step to %u",
                      info->name, info->canvas_length, budget, info->canvas_length);
@@ -183,6 +193,7 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   lane->index = index;
   lane->n_stages = e->config.overlap ? lane->info->n_stages : 1;
   lane->rows_max = lane->info->rows_max < e->config.rows_per_step ? lane->info->rows_max : e->config.rows_per_step;
+  lane->rows_beside = rows_beside_of(&e->config, lane->info);
   lane->context =
       lane->info->context_length < e->config.seq_tokens_max ? lane->info->context_length : e->config.seq_tokens_max;
   range_of_blocks(lane->info, &lane->block_min, &lane->block_max);

@@ -5,6 +5,7 @@
 
 uint32_t weft_fit_pages(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
   uint32_t rows = n_tokens < e->config.prefill_chunk ? n_tokens : e->config.prefill_chunk;
+  if (rows > e->lane[lane].rows_beside) rows = e->lane[lane].rows_beside; /* a larger chunk is cut where blocks lack */
   return weft_pager_pages_for(e->pager, lane, n_tokens, rows);
 }
 

@@ -61,6 +61,7 @@ typedef struct weft_engine_config {
   uint32_t n_host_pages;       /* pages of host memory that take what is evicted; the runners must have them; 0: none */
   uint32_t n_file_pages;       /* pages of a file behind the host memory; the runners must have them; 0: none */
   uint32_t rows_per_step;      /* most rows of a step; at least the longest canvas */
+  uint32_t rows_beside;        /* most rows of a step for which somebody waits (rows.h); 0: rows_per_step */
   uint32_t prefill_chunk;      /* most rows of one prompt in one step; 0: rows_per_step */
   uint32_t running_max;        /* requests running at once, over all models */
   uint32_t waiting_max;        /* requests beyond running_max; queue_share.h decides who gives way beyond that */

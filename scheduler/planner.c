@@ -247,10 +247,12 @@ static void close_plan(weft_planning *p) {
 }
 
 void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
+  const uint32_t rows_max = weft_rows_of_step(e, lane);
   weft_planning p = {.engine = e,
                      .lane = lane,
                      .plan = plan,
-                     .rows_left = lane->rows_max,
+                     .rows_max = rows_max,
+                     .rows_left = rows_max,
                      .scored_rows_left = lane->info->scored_rows_max,
                      .draft_rows_left = lane->info->draft_rows_max};
   p.n_ready_left = weft_rows_n_ready(&p);

@@ -5,6 +5,34 @@
 
 #include "scheduler/runs.h"
 
+/* ---- the step ---------------------------------------------------------------------------------- */
+
+/* Whether a request has a token to come that no step in flight computes. */
+static bool lane_decodes(const weft_lane *lane) {
+  for (uint32_t i = 0; lane->ready.n_decode > 0 && i < lane->ready.n; i++) {
+    const weft_request *r = lane->ready.at[i];
+    if (r != NULL && !r->denoises && r->n_tokens + r->n_pending < r->n_end) return true;
+  }
+  return false;
+}
+
+static bool has_rivals(const weft_tenants *t) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; n < 2 && i < t->n_tenants; i++) n += weft_tenants_is_active(&t->tenant[i]);
+  return n > 1;
+}
+
+uint32_t weft_rows_of_step(const weft_engine *e, const weft_lane *lane) {
+  if (lane->rows_beside == lane->rows_max) return lane->rows_max;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    if (lane_decodes(&e->lane[i])) return lane->rows_beside;
+  }
+  bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
+  return prompts && has_rivals(&e->tenants) ? lane->rows_beside : lane->rows_max;
+}
+
+/* ---- canvases and prompts ---------------------------------------------------------------------- */
+
 static bool has_time_for_canvas(weft_planning *p, const weft_request *r, uint32_t n_outputs) {
   if (weft_pace_canvas(&p->pace, r->size.n_canvas, r->n_planned, n_outputs)) return true;
   weft_share_hold(p, r);

@@ -25,6 +25,11 @@
  * n-th of what is left of the prompt, but never cut below WEFT_STAGE_ROWS. With one stage nothing of this changes a
  * plan.
  *
+ * Rows of a step. A step holds rows_per_step rows while nobody waits for its end but those whose prompts are in it: no
+ * request of any model has a next token to come that it could compute, and no two tenants have requests while prompts
+ * of the lane are to be computed. Else it holds rows_beside rows, so that what one prompt costs the streams and the
+ * first tokens of others is bounded. Canvases alone do not bound it: all of a step go on together.
+ *
  * Outputs. Which of the rows have an output, and what is asked of it, is decided here and nowhere else. */
 #ifndef WEFT_SCHEDULER_ROWS_H
 #define WEFT_SCHEDULER_ROWS_H
@@ -61,6 +66,8 @@ static inline bool weft_rows_leave_stage(const weft_planning *p, const weft_requ
   return p->n_ready_left == 0 || weft_rows_are_near(p, r);
 }
 
+/* Most rows of the lane's next step. */
+uint32_t weft_rows_of_step(const weft_engine *engine, const weft_lane *lane);
 /* How many requests that decode or denoise the plan serves at most. */
 uint32_t weft_rows_n_ready(const weft_planning *planning);
 

@@ -36,7 +36,7 @@ static void choose_depth(weft_engine *e, weft_lane *lane, double budget_us) {
   count_crowd(lane, &crowd);
   const weft_cost_shape shape = weft_cost_decode(&lane->cost.layers, crowd.n, lane->keys_per_decode);
   weft_depth_limits limits = {.draft_rows = lane->info->draft_rows_max,
-                              .rows = lane->rows_max > crowd.n ? lane->rows_max - crowd.n : 0,
+                              .rows = lane->rows_beside > crowd.n ? lane->rows_beside - crowd.n : 0,
                               .budget_us = budget_us,
                               .alike = lane->info->graphs,
                               .ahead = e->config.overlap && lane->info->depth > 1 && lane->n_stages == 1};

@@ -84,6 +84,7 @@ typedef struct weft_lane {
   const weft_runner_info *info; /* the runner's */
   uint32_t index;
   uint32_t rows_max;             /* budget of one step */
+  uint32_t rows_beside;          /* of one for which somebody waits (rows.h) */
   uint32_t n_stages;             /* steps that its runner computes at once; 1 without overlap */
   uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
   uint32_t border_min;           /* positions between two borders of its states, the least; 0: it has none */

@@ -67,6 +67,9 @@ static void write_text(const char *path, const weft_file_facts *f, const plan_ca
   weft_text_printf(out,
                    "users    %u at once: --kv-mib %" PRIu64 "; with weights and about %.1f GiB for the rest %.2f GiB\n",
                    need->users, r->kv_mib, gib_of(r->reserve_bytes), gib_of(whole));
+  if (r->rows > r->rows_beside)
+    weft_text_printf(out, "steps    of %u rows beside streams, of %u while there are none: %.1f GiB of the rest\n",
+                     r->rows_beside, r->rows, gib_of(r->rows_bytes));
   weft_text_printf(out, "streams  %u at once in what weights leave\n", r->streams);
   write_rates(f, card, need, r, out);
   if (!r->has_kernels) {

@@ -33,6 +33,8 @@ typedef struct plan_result {
   uint64_t room_bytes;             /* that weights and reserve leave */
   uint64_t pool_bytes, kv_mib;     /* for all users */
   uint64_t reserve_bytes;          /* activations, slots, driver */
+  uint64_t rows_bytes;             /* of these, what the largest steps take beyond those beside streams */
+  uint32_t rows, rows_beside;      /* of a step (api/step_rows.h) */
   uint32_t streams;                /* users that fit at once in room_bytes */
   uint32_t set;                    /* the kernel set of the card (card_sets.h); CARD_SETS: none, as of a processor */
   bool fits, has_kernels;

@@ -32,7 +32,7 @@ static weft_status count_pages(const weft_file_facts *file, uint32_t n_tokens, u
   return WEFT_OK;
 }
 
-/* Activations of the largest step, slots, the program or the driver: docs/models.md says about 1 GiB. On a card the
+/* Activations of a step for which somebody waits, slots, the program or the driver: docs/models.md says about 1 GiB. On a card the
  * packed weights take up to 2.2 % more than the file's besides, and a model with canvases the room of their statistics
  * (bench/results/small-cards.json). A file that is smaller
  * than that has smaller ones, too. */
@@ -46,8 +46,9 @@ static uint64_t reserve_of(const weft_file_facts *file, const plan_card *card) {
 static weft_status plan_room(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r,
                              weft_error *error) {
   weft_request_pages each;
-  uint32_t rows = card->capability > 0 ? STEP_ROWS_CARD : STEP_ROWS_HOST;
-  weft_status status = count_pages(file, need->n_prompt + need->n_answer, rows, &each, error);
+  const bool host_memory = card->capability == 0;
+  r->rows_beside = step_rows_choose(0, host_memory, 0, need->users).beside;
+  weft_status status = count_pages(file, need->n_prompt + need->n_answer, r->rows_beside, &each, error);
   if (status != WEFT_OK) return status;
   r->page_bytes = file->layout.page_bytes;
   r->user_bytes = (uint64_t)each.peak * r->page_bytes;
@@ -58,7 +59,11 @@ static weft_status plan_room(const weft_file_facts *file, const plan_card *card,
     margin++;
   r->pool_bytes = (n_pages + margin) * r->page_bytes;
   r->kv_mib = (r->pool_bytes + (1 << 20) - 1) >> 20;
-  r->reserve_bytes = reserve_of(file, card);
+  uint64_t used = file->weight_bytes + (r->kv_mib << 20);
+  uint64_t left = card->memory_bytes > used ? card->memory_bytes - used : 0;
+  r->rows = step_rows_choose(0, host_memory, left, need->users).most;
+  r->rows_bytes = (r->rows - r->rows_beside) * step_rows_bytes(file->n_hidden);
+  r->reserve_bytes = reserve_of(file, card) + r->rows_bytes;
   uint64_t taken = file->weight_bytes + r->reserve_bytes;
   r->room_bytes = card->memory_bytes > taken ? card->memory_bytes - taken : 0;
   uint64_t n_room = r->room_bytes / r->page_bytes;

@@ -265,7 +265,7 @@ static void add_blocks_again(bench_list *list, uint32_t n_prompt) {
 
 /* Decoding goes on until the canvases, whose prompts come after all others, have run. */
 static void add_mix(bench_list *list, uint32_t n_prompt, uint32_t n_parallel, uint32_t n_canvases) {
-  uint32_t n_steps = (n_parallel + n_canvases) * n_prompt / list->rt->options.rows + CANVAS_STEPS + 4;
+  uint32_t n_steps = (n_parallel + n_canvases) * n_prompt / list->rt->rows_beside + CANVAS_STEPS + 4;
   weft_load load = {.n_prompt = n_prompt,
                     .n_generate = 2 * n_steps,
                     .n_parallel = n_parallel,
@@ -291,7 +291,7 @@ static void list_usual(bench_list *list, bool canvases) {
 
 static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
   uint32_t n_prompt = list->config->n_prompt, running = list->rt->options.running, context = list->rt->model[0].context;
-  uint32_t rows = list->rt->options.rows, canvas = weft_model_at(list->rt, 0).canvas;
+  uint32_t rows = list->rt->options.rows, beside = list->rt->rows_beside, canvas = weft_model_at(list->rt, 0).canvas;
   if (strcmp(sweep, "context") == 0) {
     uint32_t room = list->config->n_generate > canvas ? list->config->n_generate : canvas;
     for (uint32_t n = 512; n + room <= context; n = next_size(n, context)) {
@@ -306,8 +306,8 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
   } else if (strcmp(sweep, "canvases") == 0 && canvases) {
     for (uint32_t n = 1; n <= running && n * canvas <= rows; n = next_size(n, running)) add_canvas(list, n_prompt, n);
   } else if (strcmp(sweep, "mix") == 0 && canvases) {
-    for (uint32_t n = 1; n < running && n * canvas < rows; n *= 4)
-      for (uint32_t d = 8; d <= 128 && d + n <= running && d + n * canvas <= rows; d *= 4)
+    for (uint32_t n = 1; n < running && n * canvas < beside; n *= 4)
+      for (uint32_t d = 8; d <= 128 && d + n <= running && d + n * canvas <= beside; d *= 4)
         add_mix(list, n_prompt, d, n);
   } else if (strcmp(sweep, "blocks") == 0 && canvases) {
     add_blocks(list, n_prompt);

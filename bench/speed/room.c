@@ -24,7 +24,7 @@ typedef struct room_run {
 
 /* Long enough that the first request still runs when the last one has begun. */
 static weft_load load_of(const room_run *run, uint32_t n) {
-  uint32_t rows = run->rt->options.rows, n_steps = 4 + (uint32_t)(2ull * n * run->context / rows);
+  uint32_t rows = run->rt->rows_beside, n_steps = 4 + (uint32_t)(2ull * n * run->context / rows);
   weft_load load = {.n_generate = n_steps, .n_parallel = n, .diffusion = run->diffusion};
   if (!run->diffusion && load.n_generate > run->context / 2) load.n_generate = run->context / 2;
   load.n_prompt = run->context - (run->diffusion ? run->canvas : load.n_generate);

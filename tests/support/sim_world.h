@@ -154,6 +154,8 @@ static void make_config(sim *s) {
   for (uint32_t i = 0; i < c->n_models; i++) make_runner(s, i);
   c->rows_per_step = draw(s, 16, 48);
   c->prefill_chunk = chance(s, 30) ? 0 : draw(s, 1, 24);
+  if (chance_apart(s, 61, 40)) /* a canvas has 16 rows at most */
+    c->rows_beside = 16 + (uint32_t)(weft_mix64(s->seed ^ weft_mix64(62)) % (c->rows_per_step - 15));
   c->running_max = draw(s, 1, 16);
   c->waiting_max = draw(s, 3, 40);
   if (chance_apart(s, 0, 40)) c->waiting_max = 1 + c->waiting_max % 6;

@@ -185,15 +185,15 @@ static void test_precision(void **state) {
   char error[512] = "";
   uint32_t bits = 1;
   (void)state;
-  devices_print(&devices, 64, &text);
+  devices_print(&devices, 64, 64, &text);
   assert_null(strstr(text.bytes, "integers"));
   card->base.info.integers = true;
-  devices_print(&devices, 64, &text);
+  devices_print(&devices, 64, 64, &text);
   check_words(text.bytes, &said, 1);
   assert_null(strstr(text.bytes, "clocks")); /* a device that does not say them */
   card->base.info.memory_rate = 4.917e12;
   card->base.info.product_rate = 1.0705e15;
-  devices_print(&devices, 64, &text);
+  devices_print(&devices, 64, 64, &text);
   check_words(text.bytes, &clocks, 1);
   weft_text_free(&text);
   devices_close(&devices);
@@ -346,7 +346,7 @@ static void test_links(void **state) {
       devices.device[p] = &card[p]->base;
       devices.links[p] = table[i].links;
     }
-    devices_print(&devices, 64, &text);
+    devices_print(&devices, 64, 64, &text);
     check_words(text.bytes, &table[i].line, 1);
     weft_text_free(&text);
     devices_close(&devices);

@@ -140,25 +140,30 @@ static void rows_of_a_step(void **state) {
     const char *line;
     uint32_t asked, running;
     bool host_memory;
-    uint32_t rows;
-  } table[] = {{"a processor", 0, 64, true, 512},
-               {"a processor, many requests", 0, 4096, true, 512},
-               {"a GPU", 0, 64, false, 2048},
-               {"a GPU, one request", 0, 1, false, 2048},
-               {"a GPU, nearly many requests", 0, 511, false, 2048},
-               {"a GPU, many requests", 0, 512, false, 4096},
-               {"a GPU, as many as can be", 0, UINT32_MAX, false, 4096},
-               {"given, on a processor", 2048, 64, true, 2048},
-               {"given, on a GPU", 512, 640, false, 512},
-               {"as few as can be", 1, 64, false, 1},
-               {"as many as can be", 65536, 64, true, 65536}};
+    uint64_t left;
+    step_rows rows;
+  } table[] = {{"a processor", 0, 64, true, 0, {512, 512}},
+               {"a processor, many requests", 0, 4096, true, 0, {512, 512}},
+               {"a GPU", 0, 64, false, 0, {2048, 2048}},
+               {"a GPU, one request", 0, 1, false, 0, {2048, 2048}},
+               {"a GPU, nearly many requests", 0, 511, false, 0, {2048, 2048}},
+               {"a GPU, many requests", 0, 512, false, 0, {4096, 4096}},
+               {"a GPU, as many as can be", 0, UINT32_MAX, false, 0, {4096, 4096}},
+               {"a GPU with room", 0, 64, false, STEP_ROWS_ROOM, {8192, 2048}},
+               {"a GPU with nearly room", 0, 64, false, STEP_ROWS_ROOM - 1, {2048, 2048}},
+               {"a GPU with room, many requests", 0, 512, false, UINT64_MAX, {8192, 4096}},
+               {"given, on a processor", 2048, 64, true, 0, {2048, 2048}},
+               {"given, on a GPU", 512, 640, false, UINT64_MAX, {512, 512}},
+               {"as few as can be", 1, 64, false, UINT64_MAX, {1, 1}},
+               {"as many as can be", 65536, 64, true, 0, {65536, 65536}}};
   weft_config c;
   weft_error error;
   (void)state;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    const weft_device_info device = {.host_memory = table[i].host_memory};
+    step_rows rows = step_rows_choose(table[i].asked, table[i].host_memory, table[i].left, table[i].running);
     print_message("%s\n", table[i].line);
-    assert_int_equal(step_rows_choose(table[i].asked, &device, table[i].running), table[i].rows);
+    assert_int_equal(rows.most, table[i].rows.most);
+    assert_int_equal(rows.beside, table[i].rows.beside);
   }
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
   assert_int_equal(weft_config_open(&c).rows, 0); /* nobody has chosen: weft_open does */

@@ -142,6 +142,26 @@ static void rates_follow_the_card(void **state) {
   weft_free(facts);
 }
 
+/* Where weights and the pool leave room, steps that nobody waits for are larger, and their activations are counted. */
+static void large_steps_take_room(void **state) {
+  weft_file_facts *facts = facts_of(demo);
+  const plan_need need = {4, 512, 128}, many = {600, 512, 128};
+  plan_card card = {.title = "a card", .memory_bytes = 80ull << 30, .capability = 90};
+  (void)state;
+  plan_result large = plan(facts, &card, need);
+  assert_int_equal(large.rows, 8192);
+  assert_int_equal(large.rows_beside, 2048);
+  assert_int_equal(plan(facts, &card, many).rows_beside, 4096);
+  card.memory_bytes = 40ull << 30;
+  plan_result small = plan(facts, &card, need);
+  assert_int_equal(small.rows, 2048);
+  assert_int_equal(small.rows_bytes, 0);
+  assert_true(large.rows_bytes > 0);
+  assert_int_equal(large.reserve_bytes, small.reserve_bytes + large.rows_bytes);
+  assert_int_equal(plan(facts, &machine, need).rows, 512);
+  weft_free(facts);
+}
+
 /* Every card of the table is found by its name and by its title, gets the set of its capability, and is predicted by
  * its own figures: a card with both higher rates than another of the same set is never slower. */
 static void every_card_of_the_table_is_predicted(void **state) {
@@ -239,6 +259,7 @@ int main(void) {
       cmocka_unit_test(more_needs_more),
       cmocka_unit_test(what_does_not_fit_the_model_is_refused),
       cmocka_unit_test(rates_follow_the_card),
+      cmocka_unit_test(large_steps_take_room),
       cmocka_unit_test(every_card_of_the_table_is_predicted),
       cmocka_unit_test(the_measured_card_is_foretold),
       cmocka_unit_test(weights_are_counted_as_they_are_kept),

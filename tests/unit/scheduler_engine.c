@@ -218,6 +218,46 @@ static void prompts_are_not_squeezed_out(void **state) {
   run_out();
 }
 
+/* The most rows of a step until n more requests have ended. */
+static uint64_t most_rows(uint64_t n) {
+  uint64_t most = 0, n_all = n + stats().n_finished[WEFT_FINISH_LENGTH];
+  while (stats().n_finished[WEFT_FINISH_LENGTH] < n_all) {
+    uint64_t n_before = stats().n_rows;
+    assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_OK);
+    if (stats().n_rows - n_before > most) most = stats().n_rows - n_before;
+  }
+  return most;
+}
+
+/* Prompts fill steps while nobody waits for a token or, of another tenant, for its prompt; else steps are short. */
+static void steps_are_short_where_somebody_waits(void **state) {
+  weft_request *prompt[4], *stream;
+  (void)state;
+  w.config.rows_beside = 2 * CANVAS;
+  w.config.overlap = true;
+  open_world();
+  weft_request_params p = ask_as(0, 20, 1), q = ask_as(0, 4, 60);
+  submit_all(&p, prompt, 4);
+  assert_int_equal(most_rows(4), 40); /* also those behind a prompt whose only token is in flight */
+  assert_int_equal(stats().n_steps, 2);
+  release_all(prompt, 4);
+  for (q.model = 0; q.model < 2; q.model++) { /* a stream of the model, and of the other one */
+    stream = submit(&q);
+    step(3);
+    submit_all(&p, prompt, 2);
+    assert_in_range(most_rows(2), 2, 2 * CANVAS);
+    weft_engine_cancel(w.engine, stream);
+    run_out();
+    release_all(prompt, 2);
+    weft_engine_release(w.engine, stream);
+  }
+  prompt[0] = submit(&p);
+  p.tenant = 1;
+  prompt[1] = submit(&p);
+  assert_int_equal(most_rows(2), 2 * CANVAS);
+  release_all(prompt, 2);
+}
+
 /* Steps of 16 rows, of which rows that decode for a tenant of a high class take nine: too few are left for a canvas. */
 static void open_narrow(weft_request *decode[9], weft_request **canvas, uint32_t n_canvases) {
   static const weft_tenant_config tenant[3] = {{.priority_class = -1}, {0}, {.priority_class = 1}};
@@ -600,6 +640,7 @@ int main(void) {
                                      TEST(prompts_are_not_squeezed_out),
                                      TEST(prompts_are_not_squeezed_out_after_a_canvas),
                                      TEST(a_narrowed_canvas_goes_first_when_it_is_due),
+                                     TEST(steps_are_short_where_somebody_waits),
                                      TEST(cancel_within_a_step),
                                      TEST(deadlines_expire),
                                      TEST(stop_rule_cuts),
