@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "kernels/cuda/gemm/w8a8.h"
+#include "kernels/cuda/gemm/w8a8_dense.h"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/set.h"
 #include "kernels/parts.h"
@@ -246,11 +246,13 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
   for (uint32_t w = 0; w < args->n_weights; w++) /* all weights of W8A8 products use the same prepared rows */
     if (gemm_operand_of(args->weight[w]) == OPERAND_INT8)
       w8a8_tiled = w8a8_tiled || w8a8_is_tiled(args->weight[w], args->n_rows, n_tiles, args->activation != 0);
-  bool is_there = false; /* the rows, for the next kernel */
+  /* Whether the kernel launched last has waited for what was launched before it, rows that came prepared among them. */
+  bool is_there = d->choice != NULL && args->x_form != WEFT_ROWS_F32;
   for (uint32_t w = 0; w < args->n_weights;) {
     const weft_weight *first = args->weight[w];
     gemm_args a = args_of_run(args, is_tiled, w8a8_tiled, &w);
     gemm_operand operand = gemm_operand_of(first);
+    const bool is_narrow = w8a8_is_narrow(d, &a);
     weft_status status = WEFT_OK;
     if (operand == OPERAND_F32) {
       a.x = args->x;
@@ -266,7 +268,9 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
         prepared[operand] = rows.out = (uint8_t *)cuda_cut(&cutter, gemm_rows_bytes(args->n_rows, n_in));
         unscale[operand] = rows.unscale = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
         status = gemm_prologue(d, first, &rows);
+        is_there = false;
       }
+      a.raw.is_there = is_there && is_narrow;
       a.x = prepared[operand];
       a.x_unscale = unscale[operand];
       a.x_tiles = cuda_ceil(args->n_rows, 8);
@@ -274,7 +278,7 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
     a.activation = args->activation;
     a.gated = *gated = args->activation != 0 && a.n_weights == 2 && operand != OPERAND_F32 &&
                        (!a.is_tiled || gemm_has_gated_epilogue(d, &a));
-    is_there = a.raw.x != NULL; /* gemv waits for its rows before it lets another start */
+    is_there = a.raw.x != NULL || is_narrow; /* both wait for their rows before they let another start */
     if (status == WEFT_OK) status = gemm(d, &a);
     if (status != WEFT_OK) return status;
   }

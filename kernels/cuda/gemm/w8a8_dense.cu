@@ -6,8 +6,14 @@
  *             3, .. Each multiplies its span, then adds it in shared memory to the sums of the spans before it, when a
  *             token says that these are there. So the order of the sums is that of one team
  *   producer  four more warps, which issue bulk async copies: one for the rows of each team, one for the weights. No
- *             kernel writes weights while steps run, so their copies begin before the rows are there */
+ *             kernel writes weights while steps run, so their copies begin before the rows are there
+ *
+ * Law: a block lets the next kernel start when it has waited for its rows, or has found them there
+ * (gemm_raw_rows.is_there); in that case it waits before it ends. */
+#include "kernels/cuda/gemm/acquire.cuh"
+#include "kernels/cuda/gemm/w8a8_dense.h"
 #include "kernels/cuda/gemm/w8a8_pipeline.cuh"
+#include "kernels/cuda/weights/int8_weights.h"
 
 enum { TEAMS = 2, TEAM_TILES = 4, TEAM_THREADS = 128, DENSE_BYTES = 226 << 10, DENSE_STAGES = 8 };
 
@@ -183,14 +189,16 @@ static __global__ void __launch_bounds__(TEAM_THREADS *(TEAMS + 1), 1)
   __shared__ w8a8_dense_barriers<S> b;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / TEAM_THREADS, 0), warp = threadIdx.x / 32 % TEAM_TILES;
   if (threadIdx.x == 0) init_mbarriers(b);
-  launch_dependent_grids();
   __syncthreads();
   if (group == TEAMS) {
     setmaxnreg_dec<S::regs_producer>();
     uint32_t lane = threadIdx.x % 32, team = warp % 2;
     if (warp >= 2 && lane < TEAM_TILES) produce_team_weights(a, rings_of<S>(memory, team), b, team, lane);
     if (warp < 2 && lane == 0) {
-      wait_for_prior_grids();
+      if (a.raw.is_there)
+        acquire_prior_writes();
+      else
+        wait_for_prior_grids();
       produce_team_rows(a, rings_of<S>(memory, team), b, team);
     }
     return;
@@ -211,12 +219,30 @@ static __global__ void __launch_bounds__(TEAM_THREADS *(TEAMS + 1), 1)
                            group == 0 ? 1u : 0u, /* the first span waits for none */
                            (float4 *)(void *)memory + threadIdx.x % TEAM_THREADS};
   work_item item;
-  wait_for_prior_grids();
+  if (!a.raw.is_there) wait_for_prior_grids();
+  launch_dependent_grids();
   for (uint32_t index = blockIdx.x; item_of<S>(a, index, &item); index += gridDim.x)
     multiply_team_item<T, NT>(a, item, at, b);
+  if (a.raw.is_there) wait_for_prior_grids(); /* who waits for this kernel waits for those before it too */
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
+
+dense_items dense_items_of(const cuda_device *d, const gemm_args *a) {
+  static const dense_items shapes[] = {{16, 8, 1, 32}, {8, 8, 1, 21}, {4, 8, 2, 26}, {8, 4, 1, 12}, {4, 4, 1, 10}};
+  uint32_t best = 0, least = UINT32_MAX;
+  for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    uint32_t n_items = cuda_ceil(tiles_of(*a), shapes[i].tiles) * cuda_ceil(a->n_rows, 8 * shapes[i].nt);
+    uint32_t work = cuda_ceil(n_items, d->n_multiprocessors * shapes[i].at_once) * shapes[i].work;
+    if (work < least) best = i, least = work;
+  }
+  return shapes[best];
+}
+
+bool w8a8_is_narrow(const cuda_device *d, const gemm_args *a) {
+  return a->is_w8a8 && a->is_tiled && a->jobs == NULL && !w8a8_gemv_takes_tiled(a) && !int8_gemm_takes(a) &&
+         dense_items_of(d, a).tiles == TEAM_TILES;
+}
 
 /* a NULL: sets the kernel up. */
 template <int T, int NT>

@@ -7,6 +7,7 @@
  *             gated (GATED), half a row tile of the gate and the same half of up's (gated_epilogue.cuh)
  *   producer  four more warps: one lane is the tile scheduler, one copies the rows, eight copy the weights and steps
  *             of a row tile each */
+#include "kernels/cuda/gemm/w8a8_dense.h"
 #include "kernels/cuda/gemm/w8a8_pipeline.cuh"
 
 template <int T, int NT>
@@ -173,24 +174,6 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
   /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
   kernel<<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of 8 bits");
-}
-
-/* The items of a dense product: rows in eights, row tiles, how many a multiprocessor has at once, and the measured time
- * of one relative to the others. Those of four row tiles are w8a8_dense's. */
-typedef struct dense_items {
-  uint32_t nt, tiles, at_once, work;
-} dense_items;
-
-/* Those with which the multiprocessors are done first, if each takes one item after another. */
-static dense_items dense_items_of(const cuda_device *d, const gemm_args *a) {
-  static const dense_items shapes[] = {{16, 8, 1, 32}, {8, 8, 1, 21}, {4, 8, 2, 26}, {8, 4, 1, 12}, {4, 4, 1, 10}};
-  uint32_t best = 0, least = UINT32_MAX;
-  for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-    uint32_t n_items = cuda_ceil(tiles_of(*a), shapes[i].tiles) * cuda_ceil(a->n_rows, 8 * shapes[i].nt);
-    uint32_t work = cuda_ceil(n_items, d->n_multiprocessors * shapes[i].at_once) * shapes[i].work;
-    if (work < least) best = i, least = work;
-  }
-  return shapes[best];
 }
 
 /* The rows of the items of a call with jobs, in eights. */

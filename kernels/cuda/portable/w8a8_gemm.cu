@@ -6,6 +6,7 @@
  * The set has no kernels for weights that are kept as int8, and none with a gated epilogue: the gate is an op of its
  * own then, of the same bits. */
 #include "kernels/cuda/gemm/w8a8.cuh"
+#include "kernels/cuda/gemm/w8a8_dense.h"
 #include "kernels/cuda/portable/gemm_tile.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
 
@@ -196,6 +197,10 @@ weft_status w8a8_gemm(cuda_device *d, const gemm_args *args) {
 }
 
 bool w8a8_has_gated_epilogue(const cuda_device *, const gemm_args *) {
+  return false;
+}
+
+bool w8a8_is_narrow(const cuda_device *, const gemm_args *) {
   return false;
 }
 
