@@ -116,14 +116,17 @@ def main():
             floats = expected(check_models.Model(path), head, ops)
         if Run.gap >= MIN_ROUTER_GAP:
             break
-    golden_floats.write(os.path.join(OUT, "dg-mxfp4"), floats, check_models.blocks_of(head, ops))
     with open(os.path.join(OUT, "dg-base.cases.txt"), encoding="ascii") as f:
         lines = f.read().splitlines(keepends=True)
+    end = lines.index("case prompt-15\n")  # the cases before it are kept
+    n = int(lines[end + 1].split()[2])
+    golden_floats.write(os.path.join(OUT, "dg-mxfp4"), floats[:n], [b for b in check_models.blocks_of(head, ops) if b[0] < n])
     with open(os.path.join(OUT, "dg-mxfp4.cases.txt"), "w", encoding="ascii") as f:
-        for line in lines:
+        for line in lines[:end]:
             word = line.split()[0]
-            f.write({"gguf": "gguf dg-mxfp4.gguf\ntolerance 1e-3 ref\n", "twin": "", "seed": f"seed {seed}\n"}.get(word, line))
-    print(f"seed {seed}, router gap {Run.gap:.1e}, {floats.size} floats")
+            own = {"n_floats": f"n_floats {n}\n", "gguf": "gguf dg-mxfp4.gguf\ntolerance 1e-3 ref\n", "twin": "", "seed": f"seed {seed}\n"}
+            f.write(own.get(word, line))
+    print(f"seed {seed}, router gap {Run.gap:.1e}, {n} floats")
 
 
 if __name__ == "__main__":

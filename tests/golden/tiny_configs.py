@@ -101,7 +101,7 @@ DG = [
     Tiny("dg-top1", "sfsf", "diffusion-gemma", seed=205, hidden=48, dense=32, moe=8, top_k=1, heads=2,
          kv_local=1, kv_global=1, hd_local=24, hd_global=16, window=16, canvas=5, eb_keys=EB_OTHER),
     Tiny("dg-c16-w4", "sfssf", "diffusion-gemma", seed=207, dense=32, moe=8, window=4, canvas=16, hd_local=8,
-         hd_global=32, fused=False, vocab=96),
+         hd_global=32, fused=False, vocab=96, prompts=(1, 3, 4, 5)),
     Tiny("dg-deep", "sfsssf", "diffusion-gemma", seed=208, dense=32, moe=8, experts=6, top_k=4,
          heads=4, kv_local=4, kv_global=2, hd_local=8, hd_global=16, canvas=10, vocab=96,
          eps=0.02, moe_gain=0.15, theta_local=1000.0, theta_global=50000.0,
