@@ -13,16 +13,18 @@
 #include "kernels/ref/ref.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct ref_state {
   double max, sum;
   double *out; /* [head_dim] */
 } ref_state;
 
-/* Scratch: the out of a chunk and that of all chunks, [head_dim] doubles each; one key or value, [head_dim] floats. */
+/* Scratch: the out of a chunk and that of all chunks, [head_dim] doubles each; REF_SIDE keys or one value, [head_dim]
+ * floats each. */
 uint64_t ref_attention_scratch(weft_device *device, const weft_attention_args *args) {
   (void)device;
-  return (uint64_t)args->kv.head_dim * (2 * sizeof(double) + sizeof(float));
+  return (uint64_t)args->kv.head_dim * (2 * sizeof(double) + REF_SIDE * sizeof(float));
 }
 
 /* The key (or value) at an absolute position, as floats. */
@@ -89,11 +91,17 @@ static void attend_row(const weft_attention_args *args, const weft_attention_seg
     uint32_t stop = (begin / WEFT_ATTENTION_CHUNK + 1) * WEFT_ATTENTION_CHUNK;
     if (stop > end) stop = end;
     reset_state(&chunk, dim);
-    for (uint32_t position = begin; position < stop; position++) {
-      load_key(args, segment, kv_head, position, false, stored);
-      double score = (double)args->scale * ref_dot(q, stored, dim);
-      load_key(args, segment, kv_head, position, true, stored);
-      add_key(&chunk, score, stored, dim);
+    for (uint32_t position = begin; position < stop; position += REF_SIDE) {
+      uint32_t n = stop - position < REF_SIDE ? stop - position : REF_SIDE;
+      double dot[REF_SIDE];
+      memset(stored, 0, (uint64_t)REF_SIDE * dim * sizeof *stored);
+      for (uint32_t k = 0; k < n; k++)
+        load_key(args, segment, kv_head, position + k, false, stored + (uint64_t)k * dim);
+      ref_row_dots(q, stored, dim, dot);
+      for (uint32_t k = 0; k < n; k++) {
+        load_key(args, segment, kv_head, position + k, true, stored);
+        add_key(&chunk, (double)args->scale * dot[k], stored, dim);
+      }
     }
     merge_chunk(&all, &chunk, dim);
     begin = stop;

@@ -129,16 +129,16 @@ static void compute_row(delta_head *d, uint32_t t, uint64_t r) {
 /* The state at the next border takes the place of the state at this one. */
 static void cross_border(delta_head *d) {
   uint32_t dim = d->args->view.dim, n = d->args->view.every;
-  double last = (double)d->total[n - 1];
+  double last = (double)d->total[n - 1], decay = exp(last), since[WEFT_DELTA_EVERY_MAX], sum[WEFT_DELTA_DIM_MAX];
+  for (uint32_t i = 0; i < n; i++) since[i] = exp(last - (double)d->total[i]);
   for (uint32_t a = 0; a < dim; a++) {
-    for (uint32_t b = 0; b < dim; b++) {
-      float *at = &d->state[(uint64_t)a * dim + b];
-      double sum = exp(last) * (double)*at;
-      for (uint32_t i = 0; i < n; i++)
-        sum += exp(last - (double)d->total[i]) * (double)d->key[(uint64_t)i * dim + a] *
-               (double)d->u[(uint64_t)i * dim + b];
-      *at = (float)sum;
+    float *at = &d->state[(uint64_t)a * dim];
+    for (uint32_t b = 0; b < dim; b++) sum[b] = decay * (double)at[b];
+    for (uint32_t i = 0; i < n; i++) {
+      double w = since[i] * (double)d->key[(uint64_t)i * dim + a];
+      for (uint32_t b = 0; b < dim; b++) sum[b] += w * (double)d->u[(uint64_t)i * dim + b];
     }
+    for (uint32_t b = 0; b < dim; b++) at[b] = (float)sum[b];
   }
   d->border += n;
 }

@@ -7,18 +7,17 @@
 
 #include "kernels/parts.h"
 
-/* Scratch: [LEAVES][n_in] sums (double), [max(n_in, n_ff)][REF_SIDE] numbers of weights side by side (double), [n_ff]
- * act * up (float), [REF_SIDE][max(n_in, n_ff)] rows of weights (float), [n_mats] which experts the call has used. */
+/* Scratch: [LEAVES][n_in] sums (double), [n_ff] act * up (float), [REF_SIDE][max(n_in, n_ff)] rows of weights (float),
+ * [n_mats] which experts the call has used. */
 uint64_t ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;
-  uint64_t n_double = WEFT_EXPERTS_LEAVES * n_in + REF_SIDE * widest, n_float = n_ff + REF_SIDE * widest;
+  uint64_t n_double = WEFT_EXPERTS_LEAVES * n_in, n_float = n_ff + REF_SIDE * widest;
   uint64_t own = n_double * sizeof(double) + n_float * sizeof(float) + args->down->n_mats;
   return parts_shared_scratch(device, args, own, ref_matmul_scratch);
 }
 
-static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, double *side, float *row,
-                    float *h) {
+static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row, float *h) {
   uint32_t n_ff = args->down->n_in;
   const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
   const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;
@@ -26,8 +25,8 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
   for (uint32_t first = 0; first < n_ff; first += REF_SIDE) {
     uint32_t n = n_ff - first < REF_SIDE ? n_ff - first : REF_SIDE;
     double g[REF_SIDE], u[REF_SIDE];
-    ref_products(gate, expert, first, n, x, side, row, g);
-    ref_products(up, expert, first_up + first, n, x, side, row, u);
+    ref_products(gate, expert, first, n, x, row, g);
+    ref_products(up, expert, first_up + first, n, x, row, u);
     for (uint32_t k = 0; k < n; k++) {
       uint64_t f = (uint64_t)expert * n_ff + first + k;
       if (args->gate_bias != NULL) g[k] += (double)args->gate_bias[f];
@@ -38,13 +37,13 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
 }
 
 /* Adds weight times what an expert makes of h. A product of 8 bits is rounded to bf16 before the bias is added. */
-static void add_down(const weft_experts_args *args, uint32_t expert, double weight, const float *h, double *side,
-                     float *row, double *sum) {
+static void add_down(const weft_experts_args *args, uint32_t expert, double weight, const float *h, float *row,
+                     double *sum) {
   const weft_weight *down = args->down;
   for (uint32_t first = 0; first < down->n_out; first += REF_SIDE) {
     uint32_t n = down->n_out - first < REF_SIDE ? down->n_out - first : REF_SIDE;
     double made[REF_SIDE];
-    ref_products(down, expert, first, n, h, side, row, made);
+    ref_products(down, expert, first, n, h, row, made);
     for (uint32_t k = 0; k < n; k++) {
       if (down->layout == REF_EIGHT) made[k] = (double)weft_bf16_to_f32(weft_f32_to_bf16((float)made[k]));
       if (args->down_bias != NULL) made[k] += (double)args->down_bias[(uint64_t)expert * down->n_out + first + k];
@@ -68,8 +67,8 @@ static weft_status run_routed(const weft_experts_args *args) {
   uint32_t n_experts = parts_experts_count(args);
   uint64_t n_sums = (uint64_t)WEFT_EXPERTS_LEAVES * n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;
-  double *sums = args->scratch, *side = sums + n_sums;
-  float *h = (float *)(side + REF_SIDE * widest);
+  double *sums = args->scratch;
+  float *h = (float *)(sums + n_sums);
   float *row = h + n_ff;
   uint8_t *seen = (uint8_t *)(row + REF_SIDE * widest);
   memset(seen, 0, args->down->n_mats);
@@ -81,8 +80,8 @@ static weft_status run_routed(const weft_experts_args *args) {
       if (expert >= args->down->n_mats) continue; /* not here */
       double weight = (double)args->weights[(uint64_t)r * args->k + j],
              *sum = sums + (uint64_t)weft_experts_leaf(id, n_experts) * n_in;
-      gate_up(args, expert, args->x + r * args->x_stride, side, row, h);
-      add_down(args, expert, weight, h, side, row, sum);
+      gate_up(args, expert, args->x + r * args->x_stride, row, h);
+      add_down(args, expert, weight, h, row, sum);
       if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
       seen[expert] = 1;
     }

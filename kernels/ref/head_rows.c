@@ -4,14 +4,12 @@
 
 #include <math.h>
 
-void ref_head_products(const weft_weight *weight, uint32_t first, uint32_t n, const float *h, float *row, float *y) {
-  for (uint32_t v = 0; v < n; v++) {
-    if (weight->layout == REF_EIGHT) {
-      y[v] = ref_w8a8_dot(weight, 0, first + v, h, row);
-      continue;
-    }
-    ref_weight_row(weight, 0, first + v, row);
-    y[v] = (float)ref_dot(h, row, weight->n_in);
+void ref_head_products(const weft_weight *weight, uint32_t first, uint32_t n, const float *h, float *rows, float *y) {
+  for (uint32_t v = 0; v < n; v += REF_SIDE) {
+    uint32_t now = n - v < REF_SIDE ? n - v : REF_SIDE;
+    double sum[REF_SIDE];
+    ref_row_products(weight, 0, first + v, now, h, rows, sum);
+    for (uint32_t k = 0; k < now; k++) y[v + k] = (float)sum[k];
   }
 }
 
@@ -31,7 +29,7 @@ bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float 
 
 uint64_t ref_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
   (void)device;
-  return (uint64_t)args->weight->n_in * sizeof(float);
+  return (uint64_t)args->weight->n_in * REF_SIDE * sizeof(float);
 }
 
 weft_status ref_head_rows(weft_device *device, const weft_head_rows_args *args) {
@@ -47,7 +45,7 @@ weft_status ref_head_rows(weft_device *device, const weft_head_rows_args *args) 
 
 uint64_t ref_head_part_scratch(weft_device *device, const weft_head_part_args *args) {
   (void)device;
-  return (uint64_t)args->weight->n_in * sizeof(float);
+  return (uint64_t)args->weight->n_in * REF_SIDE * sizeof(float);
 }
 
 /* Chunks are left alone: join reads logits. */

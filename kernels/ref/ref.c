@@ -139,27 +139,36 @@ void ref_side_dots(const float *x, const double *side, uint32_t n_in, double *su
   memcpy(sum, sums, sizeof sums);
 }
 
+void ref_row_dots(const float *x, const float *rows, uint32_t n_in, double *sum) {
+  double sums[REF_SIDE] = {0.0};
+  for (uint32_t i = 0; i < n_in; i++) {
+#pragma GCC unroll 8
+    for (uint32_t k = 0; k < REF_SIDE; k++) sums[k] += (double)x[i] * (double)rows[(uint64_t)k * n_in + i];
+  }
+  memcpy(sum, sums, sizeof sums);
+}
+
+void ref_row_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x,
+                      float *rows, double *sum) {
+  const uint64_t n_in = weight->n_in;
+  if (weight->layout == REF_EIGHT) {
+    for (uint32_t k = 0; k < n; k++) sum[k] = (double)ref_w8a8_dot(weight, matrix, first + k, x, rows);
+    return;
+  }
+  for (uint32_t k = 0; k < n; k++) ref_weight_row(weight, matrix, first + k, rows + k * n_in);
+  memset(rows + n * n_in, 0, (REF_SIDE - n) * n_in * sizeof *rows);
+  ref_row_dots(x, rows, weight->n_in, sum);
+}
+
 double ref_scale(const weft_weight *weight, uint32_t matrix) {
   return weight->scale == NULL ? 1.0 : (double)weight->scale[matrix];
 }
 
-double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values) {
+void ref_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x, float *rows,
+                  double *out) {
   double scale = ref_scale(weight, matrix);
-  if (weight->layout == REF_EIGHT) return scale * (double)ref_w8a8_dot(weight, matrix, row, x, values);
-  ref_weight_row(weight, matrix, row, values);
-  return scale * ref_dot(x, values, weight->n_in);
-}
-
-void ref_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x, double *side,
-                  float *values, double *out) {
-  if (weight->layout == REF_EIGHT) {
-    for (uint32_t k = 0; k < n; k++) out[k] = ref_product(weight, matrix, first + k, x, values);
-    return;
-  }
-  double sum[REF_SIDE], scale = ref_scale(weight, matrix);
-  ref_side_rows(weight, matrix, first, n, values, side);
-  ref_side_dots(x, side, weight->n_in, sum);
-  for (uint32_t k = 0; k < n; k++) out[k] = scale * sum[k];
+  ref_row_products(weight, matrix, first, n, x, rows, out);
+  for (uint32_t k = 0; k < n; k++) out[k] *= scale;
 }
 
 static double apply_activation(weft_activation activation, double x) {

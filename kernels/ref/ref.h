@@ -26,15 +26,18 @@ double ref_dot(const float *a, const float *b, uint32_t n);
 enum { REF_SIDE = 8 };
 void ref_side_rows(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, float *rows, double *side);
 void ref_side_dots(const float *x, const double *side, uint32_t n_in, double *sum);
+/* The same of REF_SIDE rows as they lie behind each other, for an x that alone meets them. */
+void ref_row_dots(const float *x, const float *rows, uint32_t n_in, double *sum);
 /* What products with matrix `matrix` are multiplied by. */
 double ref_scale(const weft_weight *weight, uint32_t matrix);
-/* Row `row` of matrix `matrix` times x, by ref_dot or, for weights of layout REF_EIGHT, in 8 bits; and times the
- * matrix's scale. values: scratch of n_in floats. */
+/* Rows [first, first + n) of a matrix, at most REF_SIDE, times x, each by ref_dot's sum or, for weights of layout
+ * REF_EIGHT, in 8 bits; sum and rows: room for REF_SIDE numbers, and for REF_SIDE times n_in. ref_products multiplies
+ * them by the matrix's scale. */
 enum { REF_EIGHT = 2 };
-double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
-/* The same of rows [first, first + n), at most REF_SIDE. values and side: scratch of REF_SIDE times n_in numbers. */
-void ref_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x, double *side,
-                  float *values, double *out);
+void ref_row_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x,
+                      float *rows, double *sum);
+void ref_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x, float *rows,
+                  double *out);
 /* Whether weights of a type can be multiplied in 8 bits; and such a product, with values as above. */
 bool ref_w8a8_takes(weft_type type);
 float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);

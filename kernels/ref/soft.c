@@ -75,7 +75,7 @@ void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t
 }
 
 uint64_t ref_soft_row_floats(const weft_weight *weight) {
-  return (uint64_t)weight->n_in * (weight->layout == REF_EIGHT ? REF_SPAN : 1);
+  return (uint64_t)weight->n_in * (weight->layout == REF_EIGHT ? REF_SPAN : REF_SIDE);
 }
 
 uint64_t ref_soft_scratch(weft_device *device, const weft_soft_args *args) {
