@@ -26,6 +26,7 @@ typedef struct layer_class {
   uint32_t n_sets, window;
   bool from_border, dealt;
   uint32_t n_kinds, positions; /* the most that share a row */
+  uint32_t n_parts;            /* later ones have no set */
   row_kind kind[KINDS_MAX];
 } layer_class;
 
@@ -118,6 +119,7 @@ static weft_status add_to_class(layer_class *class, const weft_kv_set *set, weft
   if (k == class->n_kinds) class->kind[class->n_kinds++].rows = set->rows;
   class->kind[k].n_in[set->part] += 1;
   class->n_sets += 1;
+  if (set->part >= class->n_parts) class->n_parts = set->part + 1u;
   if (set->rows.positions > class->positions) class->positions = set->rows.positions;
   return WEFT_OK;
 }
@@ -181,7 +183,7 @@ static uint32_t least_of(uint64_t a, uint32_t b) {
 /* Groups that a class needs when a group has at most units[p] sets of part p. */
 static uint32_t count_groups(const layer_class *class, const uint32_t *units) {
   uint32_t most = 0;
-  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+  for (uint32_t p = 0; p < class->n_parts; p++) {
     uint32_t n_in = class->kind[0].n_in[p], n = n_in == 0 ? 0 : (n_in + units[p] - 1) / units[p];
     if (n > most) most = n;
   }
@@ -201,7 +203,7 @@ static uint64_t group_bytes(const layer_class *class, const cut *as, uint32_t g,
   *n = 0;
   for (uint32_t k = 0; k < class->n_kinds; k++) {
     uint32_t n_sets = count_sets(class, as, k, g, p);
-    if (n_sets == 0) continue; /* as in most parts: a layout is chosen by trying thousands of cuts */
+    if (n_sets == 0) continue;
     n_bytes += n_sets * weft_kv_rows_bytes(&class->kind[k].rows, as->block_tokens);
     *n += n_sets;
   }
@@ -214,7 +216,7 @@ static double cut_waste(const layer_class *class, const cut *as, const page_size
   for (uint32_t g = 0; g < as->n_groups; g++) {
     uint32_t n = 0, n_part;
     uint64_t used = 0;
-    for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+    for (uint32_t p = 0; p < class->n_parts; p++) {
       used += group_bytes(class, as, g, p, &n_part);
       n += n_part;
     }
@@ -243,7 +245,7 @@ static bool is_better_cut(const cut *a, const cut *b) {
 static uint32_t count_fitting(const layer_class *class, const page_size *page, uint32_t block, uint32_t *fits) {
   uint32_t most = 0;
   const row_kind *kind = &class->kind[0];
-  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+  for (uint32_t p = 0; p < class->n_parts; p++) {
     fits[p] = least_of(page->part[p] / weft_kv_rows_bytes(&kind->rows, block), kind->n_in[p]);
     if (fits[p] == 0 && kind->n_in[p] > 0) return 0;
     if (fits[p] > most) most = fits[p];
@@ -259,7 +261,7 @@ static uint32_t least_block(const layer_class *class, uint32_t block_least) {
 /* The first group of a class that is dealt has most of each kind. */
 static bool fits_dealt(const layer_class *class, const cut *as, const page_size *page) {
   uint32_t n;
-  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+  for (uint32_t p = 0; p < class->n_parts; p++) {
     if (group_bytes(class, as, 0, p, &n) > page->part[p]) return false;
   }
   return true;
@@ -287,7 +289,7 @@ static bool best_cut(const layer_class *class, const page_size *page, uint32_t b
     uint32_t fits[WEFT_DEVICES_MAX];
     for (uint32_t n = count_fitting(class, page, block, fits); n > 0; n--) {
       cut try = {.block_tokens = block};
-      for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) try.units[p] = least_of(fits[p], n);
+      for (uint32_t p = 0; p < class->n_parts; p++) try.units[p] = least_of(fits[p], n);
       try.n_groups = count_groups(class, try.units);
       if (try.n_groups > groups_max) break;
       try.waste = cut_waste(class, &try, page);

@@ -450,7 +450,12 @@ bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *
   for (uint32_t i = 0; i < t->n; i++) {
     const key_row *row = &t->row[i];
     uint64_t differs = row->n ^ n;
-    for (uint32_t k = 0; k < WEFT_KEY_BYTES_MAX; k++) differs |= (uint64_t)(row->bytes[k] ^ padded[k]);
+    for (uint32_t k = 0; k < WEFT_KEY_BYTES_MAX; k += sizeof differs) {
+      uint64_t stored, given;
+      memcpy(&stored, row->bytes + k, sizeof stored);
+      memcpy(&given, padded + k, sizeof given);
+      differs |= stored ^ given;
+    }
     /* all ones where every byte is equal */
     uint32_t same = (uint32_t)0 - (uint32_t)(((differs | (0 - differs)) >> 63) ^ 1u);
     found |= same;
