@@ -263,7 +263,7 @@ static void assert_alone(weft_device *device, const char *name, const subject *u
 static void check_rows_and_threads(const fixture *f, const subject *u) {
   for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
     buffer whole = run_rows(f->all.cpu[d], u, 0, ROWS, NULL);
-    for (uint32_t n = 1; n < ROWS; n += quick && touches_are_seen ? 3 : 1) {
+    for (uint32_t n = 1; n < ROWS; n += quick && touches_are_seen ? 7 : 1) {
       assert_fewer(f->all.cpu[d], f->all.name[d], u, n, &whole);
       assert_alone(f->all.cpu[d], f->all.name[d], u, n, &whole);
     }
