@@ -13,6 +13,8 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/latent/latent.h"
 
+/* Into a plan whose padding is zero. */
+void latent_copy_segments(const weft_latent_segment *segment, uint32_t n, weft_latent_segment *to);
 /* Copies segments to the device, in a plan: the walk of an op is this and what depends on the segments beside it. */
 weft_status latent_push_segments(cuda_device *d, const weft_latent_segment *segment, uint32_t n_segments,
                                  const weft_latent_segment **out);
@@ -99,6 +101,20 @@ static inline void latent_dispatch(weft_type type, F &&run) {
     run(std::integral_constant<weft_type, WEFT_TYPE_Q8_0>());
 }
 
+/* The numbers behind a head's inputs go behind its outputs. */
+static __device__ __forceinline__ void latent_copy_rest(const weft_latent_heads_args &a, uint32_t head,
+                                                        uint32_t first_row, uint32_t n_rows) {
+  for (uint32_t i = threadIdx.x; i < n_rows * a.n_rest; i += blockDim.x) {
+    const uint64_t row = first_row + i / a.n_rest, at = i % a.n_rest;
+    a.y[row * a.y_stride + (uint64_t)head * (a.n_out + a.n_rest) + a.n_out + at] =
+        a.x[row * a.x_stride + (uint64_t)head * (a.n_in + a.n_rest) + a.n_in + at];
+  }
+}
+
+/* latent_heads of many rows on Hopper (heads_wgmma.cu), where sizes fit. */
+bool latent_heads_are_wide(const weft_latent_heads_args *args);
+weft_status latent_heads_wide(cuda_device *d, const weft_latent_heads_args *args);
+weft_status latent_heads_setup(cuda_device *d);
 /* latent_attend of rows that tensor cores do not take (latent_fallback.cu). */
 weft_status latent_attend_fallback(cuda_device *d, const weft_latent_attend_args *args);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* latent_attend. The rows that a row sees are a list: near ones ascending, then far ones ascending. Rows of 512 numbers
- * in bf16 or 8 bits go by tensor cores, and so do those of 576 whose first 512 are values; all others by
+ * in bf16 or 8 bits go by tensor cores here, those of 576 whose first 512 are values in parted.cu; all others go by
  * latent_fallback.cu.
  *
  * A block has 16 heads of a row: queries as bf16 are the one operand, stored rows the other, first as keys and then as
  * values; eight bits become bf16, factor times integer rounded once. The list is cut into chunks of 64 rows:
  *
- *   scores    four warps have 128 of the first 512 dimensions each, sixteen at a time, ascending, then sixteen of those
- *             behind them, and half of the rows; sums of these four are added by pairs
+ *   scores    four warps have 128 dimensions each, sixteen at a time, ascending, and half of the rows; their sums are
+ *             added by pairs
  *   weights   2^(score - maximum of the chunk), rounded to bf16; sixteen lanes add four each, then a tree
  *   out       a warp has 64 dimensions, sixteen rows at a time, ascending
  *
@@ -16,10 +16,10 @@
  * each. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/latent/latent.cuh"
+#include "kernels/cuda/latent/parted.cuh"
 
 enum {
-  ATTEND_WIDTH = 512,  /* of values */
-  ATTEND_LONGER = 576, /* of keys that have more */
+  ATTEND_WIDTH = 512,
   ATTEND_THREADS = 256,
   ATTEND_HEADS = 16,
   ATTEND_CHUNK = 64,
@@ -28,10 +28,9 @@ enum {
   ATTEND_CLUSTER_ROWS = 8
 };
 
-/* KEY: numbers of a row. */
-template <int KEY>
 struct attend_memory {
-  static constexpr uint32_t STRIDE = KEY * 2 + 16; /* bytes from row to row: eight rows lie in different banks */
+  static constexpr uint32_t STRIDE =
+      ATTEND_WIDTH * 2 + 16; /* bytes from row to row: eight rows lie in different banks */
   uint8_t rows[ATTEND_CHUNK * STRIDE];
   float score[ATTEND_PARTS][ATTEND_HEADS][ATTEND_CHUNK + 4];
   __nv_bfloat16 weight[ATTEND_HEADS][ATTEND_CHUNK + 8];
@@ -39,7 +38,7 @@ struct attend_memory {
   /* How chunks are merged; in the end keep is what out is multiplied by. In a cluster: maximum and sum of the chunk. */
   float keep[ATTEND_HEADS], add[ATTEND_HEADS];
 };
-static_assert(sizeof(attend_memory<ATTEND_LONGER>) <= 99 << 10, "shared memory of a block on every card");
+static_assert(sizeof(attend_memory) <= 99 << 10, "shared memory of a block on every card");
 
 /* What a row sees. */
 struct seen_rows {
@@ -82,18 +81,10 @@ static __device__ __forceinline__ void put_eight_bits(uint8_t *to, const uint4 &
   ((uint4 *)(void *)to)[1] = make_uint4(word[4], word[5], word[6], word[7]);
 }
 
-/* Sixteen integers of a row; rows of 576 in 8 bits lie at multiples of four bytes. */
-template <int KEY>
-static __device__ __forceinline__ uint4 load_sixteen(const uint8_t *from) {
-  if (KEY == ATTEND_WIDTH) return *(const uint4 *)(const void *)from;
-  const uint32_t *four = (const uint32_t *)(const void *)from;
-  return make_uint4(four[0], four[1], four[2], four[3]);
-}
-
 /* Ends with the rows on their way (bf16) or there (8 bits). Rows behind the list's end are zeros. */
-template <weft_type T, int KEY>
-static __device__ __forceinline__ void load_rows(attend_memory<KEY> &m) {
-  constexpr uint32_t UNITS = T == WEFT_TYPE_BF16 ? KEY / 8 : KEY / 16; /* of 16 bytes, of a row */
+template <weft_type T>
+static __device__ __forceinline__ void load_rows(attend_memory &m) {
+  constexpr uint32_t UNITS = T == WEFT_TYPE_BF16 ? ATTEND_WIDTH / 8 : ATTEND_WIDTH / 16; /* of 16 bytes, of a row */
 #pragma unroll 4
   for (uint32_t i = threadIdx.x; i < ATTEND_CHUNK * UNITS; i += ATTEND_THREADS) {
     const uint32_t row = i / UNITS, unit = i % UNITS;
@@ -105,8 +96,8 @@ static __device__ __forceinline__ void load_rows(attend_memory<KEY> &m) {
       uint4 q = make_uint4(0, 0, 0, 0);
       float factor = 0.0f;
       if (from != NULL) {
-        q = load_sixteen<KEY>(from + unit * 16);
-        factor = __half2float(((const __half *)(const void *)(from + KEY))[unit / 2]);
+        q = *(const uint4 *)(const void *)(from + unit * 16);
+        factor = __half2float(((const __half *)(const void *)(from + ATTEND_WIDTH))[unit / 2]);
       }
       put_eight_bits(m.rows + row * m.STRIDE + unit * 32, q, factor);
     }
@@ -116,45 +107,35 @@ static __device__ __forceinline__ void load_rows(attend_memory<KEY> &m) {
 
 /* ---- the products ---- */
 
-/* The queries of a warp: 128 dimensions of 16 heads, and 16 of those behind the 512. Heads that do not exist are
- * zeros. */
-template <int KEY>
+/* The queries of a warp: 128 dimensions of 16 heads. Heads that do not exist are zeros. */
 struct warp_queries {
-  static constexpr int STEPS = KEY == ATTEND_WIDTH ? 8 : 9;
-  uint32_t step[STEPS][4];
+  uint32_t step[8][4];
 };
-template <int KEY>
 static __device__ __forceinline__ void load_queries(const weft_latent_attend_args &a, uint32_t r, uint32_t first_head,
-                                                    warp_queries<KEY> &q) {
+                                                    warp_queries &q) {
   const uint32_t lane = threadIdx.x % 32, part = threadIdx.x / 32 % ATTEND_PARTS;
   const float *from = a.q + r * a.q_stride + 128 * part + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const uint32_t head = first_head + lane / 4 + i % 2 * 8;
 #pragma unroll
-    for (int k = 0; k < q.STEPS; k++) {
-      const uint32_t at = k < 8 ? 16 * k : ATTEND_WIDTH - 112 * part; /* 16 part behind the values */
+    for (int k = 0; k < 8; k++) {
       float2 x = make_float2(0.0f, 0.0f);
-      if (head < a.n_heads) x = *(const float2 *)(const void *)(from + (uint64_t)head * KEY + at + i / 2 * 8);
+      if (head < a.n_heads)
+        x = *(const float2 *)(const void *)(from + (uint64_t)head * ATTEND_WIDTH + 16 * k + i / 2 * 8);
       q.step[k][i] = pair_bf16(x.x, x.y);
     }
   }
 }
 
-/* Two eights of a row's dimensions, of eight rows. */
-static __device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(address));
-}
-
 /* A warp's part of the scores. */
-template <int KEY>
-static __device__ __forceinline__ void make_scores(attend_memory<KEY> &m, const warp_queries<KEY> &q) {
+static __device__ __forceinline__ void make_scores(attend_memory &m, const warp_queries &q) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % ATTEND_PARTS, g = lane / 4;
   const uint32_t first = warp / ATTEND_PARTS * 32, c = lane % 4 * 2;
   const uint32_t row = shared_address(m.rows) + (first + lane % 8) * m.STRIDE;
-  uint32_t from = row + part * 256 + lane / 8 * 16, behind = row + ATTEND_WIDTH * 2 + part * 32 + lane / 8 % 2 * 16;
+  uint32_t from = row + part * 256 + lane / 8 * 16;
 #pragma unroll
-  for (int n = 0; n < 4; n++, from += 8 * m.STRIDE, behind += 8 * m.STRIDE) {
+  for (int n = 0; n < 4; n++, from += 8 * m.STRIDE) {
     float sums[4] = {};
 #pragma unroll
     for (int k = 0; k < 8; k += 2) {
@@ -162,11 +143,6 @@ static __device__ __forceinline__ void make_scores(attend_memory<KEY> &m, const 
       ldmatrix_x4(b, from + k * 32);
       mma_bf16(sums, q.step[k], b[0], b[1]);
       mma_bf16(sums, q.step[k + 1], b[2], b[3]);
-    }
-    if constexpr (KEY > ATTEND_WIDTH) {
-      uint32_t b[2];
-      ldmatrix_x2(b, behind);
-      mma_bf16(sums, q.step[8], b[0], b[1]);
     }
     *(float2 *)(void *)&m.score[part][g][first + 8 * n + c] = make_float2(sums[0], sums[1]);
     *(float2 *)(void *)&m.score[part][g + 8][first + 8 * n + c] = make_float2(sums[2], sums[3]);
@@ -186,8 +162,7 @@ static __device__ __forceinline__ float sum_of_16(float x) {
 }
 
 /* Weights of n rows: sixteen lanes have a head, and a lane has rows 4 lane .. 4 lane + 3. */
-template <int KEY>
-static __device__ __forceinline__ void make_weights(attend_memory<KEY> &m, float scale, uint32_t n, float *most,
+static __device__ __forceinline__ void make_weights(attend_memory &m, float scale, uint32_t n, float *most,
                                                     float *sum) {
   const uint32_t head = threadIdx.x / 16, first = threadIdx.x % 16 * 4;
   float4 part[ATTEND_PARTS];
@@ -211,8 +186,7 @@ static __device__ __forceinline__ void make_weights(attend_memory<KEY> &m, float
 }
 
 /* A warp's 64 dimensions of a chunk's out. */
-template <int KEY>
-static __device__ __forceinline__ void make_out(attend_memory<KEY> &m, float (&out)[8][4]) {
+static __device__ __forceinline__ void make_out(attend_memory &m, float (&out)[8][4]) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t weights = shared_address(&m.weight[lane % 16][lane / 16 * 8]);
   const uint32_t rows = shared_address(m.rows) + lane % 16 * m.STRIDE + warp * 128 + lane / 16 * 16;
@@ -255,15 +229,13 @@ static __device__ __forceinline__ float2 turn_of(const weft_latent_turn &turn, u
 }
 
 /* Rows g and g + 8 of a warp's 64 dimensions: the heads' results, times `keep`. */
-template <int KEY>
-static __device__ __forceinline__ void store_heads(const weft_latent_attend_args &a, const attend_memory<KEY> &m,
-                                                   uint32_t r, uint32_t first_head, uint32_t position,
-                                                   const float (&out)[8][4]) {
+static __device__ __forceinline__ void store_heads(const weft_latent_attend_args &a, const attend_memory &m, uint32_t r,
+                                                   uint32_t first_head, uint32_t position, const float (&out)[8][4]) {
   const uint32_t lane = threadIdx.x % 32, g = lane / 4, first = threadIdx.x / 32 * 64 + lane % 4 * 2;
 #pragma unroll
   for (int n = 0; n < 8; n++) {
     const uint32_t d = first + 8 * n;
-    const bool turns = KEY == ATTEND_WIDTH && d >= ATTEND_WIDTH - a.turn.n_rotated;
+    const bool turns = d >= ATTEND_WIDTH - a.turn.n_rotated;
     const float2 turn = turns ? turn_of(a.turn, d, position) : make_float2(0.0f, 1.0f);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -280,20 +252,20 @@ static __device__ __forceinline__ void store_heads(const weft_latent_attend_args
 /* ---- the kernels ---- */
 
 /* A block goes through all chunks of its row. */
-template <weft_type T, int KEY>
+template <weft_type T>
 static __global__ void __launch_bounds__(ATTEND_THREADS, 2)
     attend_kernel(const __grid_constant__ weft_latent_attend_args a) {
   launch_dependents_and_wait();
   extern __shared__ __align__(16) uint8_t shared[];
-  attend_memory<KEY> &m = *(attend_memory<KEY> *)(void *)shared;
+  attend_memory &m = *(attend_memory *)(void *)shared;
   const uint32_t r = blockIdx.x, first_head = blockIdx.y * ATTEND_HEADS, own = threadIdx.x / 16;
   const seen_rows seen(a, r);
   const uint32_t n_rows = seen.n_near + seen.n_far, n_chunks = seen.n_chunks();
-  warp_queries<KEY> q;
+  warp_queries q;
   float out[8][4] = {}, all_max = -INFINITY, all_sum = 0.0f;
   if (threadIdx.x < ATTEND_CHUNK) m.row[threadIdx.x] = seen.row(a, r, threadIdx.x);
   __syncthreads();
-  load_rows<T, KEY>(m);
+  load_rows<T>(m);
   load_queries(a, r, first_head, q);
   for (uint32_t chunk = 0;;) {
     float most, sum, keep, add, of_chunk[8][4];
@@ -317,7 +289,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, 2)
     }
     __syncthreads();
     if (++chunk == n_chunks) break;
-    load_rows<T, KEY>(m);
+    load_rows<T>(m);
   }
   if (threadIdx.x % 16 == 0 && first_head + own < a.n_heads)
     m.keep[own] = factor_of(a, first_head + own, all_max, all_sum);
@@ -330,8 +302,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, 2)
 /* A chunk's out of 16 heads, where its rows were. */
 enum { ATTEND_OUT_STRIDE = ATTEND_WIDTH + 8 /* floats */ };
 
-template <int KEY>
-static __device__ __forceinline__ void leave_out(attend_memory<KEY> &m, const float (&out)[8][4]) {
+static __device__ __forceinline__ void leave_out(attend_memory &m, const float (&out)[8][4]) {
   const uint32_t lane = threadIdx.x % 32, first = threadIdx.x / 32 * 64 + lane % 4 * 2;
   float *to = (float *)(void *)m.rows;
 #pragma unroll
@@ -359,18 +330,18 @@ static __device__ __forceinline__ float4 load_four_from_cluster(const float *min
 
 /* A cluster has 16 heads of a row: chunk i is block i % ATTEND_CLUSTER's. Of the merged out a block has 64 dimensions,
  * a thread four of a head. */
-template <weft_type T, int KEY>
+template <weft_type T>
 static __global__ void __launch_bounds__(ATTEND_THREADS)
     attend_cluster_kernel(const __grid_constant__ weft_latent_attend_args a) {
   launch_dependents_and_wait();
   extern __shared__ __align__(16) uint8_t shared[];
-  attend_memory<KEY> &m = *(attend_memory<KEY> *)(void *)shared;
+  attend_memory &m = *(attend_memory *)(void *)shared;
   const uint32_t r = blockIdx.x / ATTEND_CLUSTER, rank = blockIdx.x % ATTEND_CLUSTER, own = threadIdx.x / 16;
   const uint32_t first_head = blockIdx.y * ATTEND_HEADS, head = first_head + own;
   const uint32_t first = rank * (ATTEND_WIDTH / ATTEND_CLUSTER) + threadIdx.x % 16 * 4;
   const seen_rows seen(a, r);
   const uint32_t n_rows = seen.n_near + seen.n_far, n_chunks = seen.n_chunks();
-  warp_queries<KEY> q;
+  warp_queries q;
   float all[4] = {}, all_max = -INFINITY, all_sum = 0.0f;
   load_queries(a, r, first_head, q);
   for (uint32_t base = 0; base < n_chunks; base += ATTEND_CLUSTER) {
@@ -379,7 +350,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS)
       float most, sum, of_chunk[8][4];
       if (threadIdx.x < ATTEND_CHUNK) m.row[threadIdx.x] = seen.row(a, r, chunk * ATTEND_CHUNK + threadIdx.x);
       __syncthreads();
-      load_rows<T, KEY>(m);
+      load_rows<T>(m);
       if (T == WEFT_TYPE_BF16) cp_async_wait<0>();
       __syncthreads();
       make_scores(m, q);
@@ -411,13 +382,12 @@ static __global__ void __launch_bounds__(ATTEND_THREADS)
 #pragma unroll
   for (uint32_t e = 0; e < 4; e += 2) {
     float2 x = make_float2(__fmul_rn(all[e], times), __fmul_rn(all[e + 1], times));
-    if (KEY == ATTEND_WIDTH && first + e >= ATTEND_WIDTH - a.turn.n_rotated)
-      x = turn_back(x, turn_of(a.turn, first + e, seen.position));
+    if (first + e >= ATTEND_WIDTH - a.turn.n_rotated) x = turn_back(x, turn_of(a.turn, first + e, seen.position));
     *(float2 *)(void *)(a.out + r * a.out_stride + (uint64_t)head * ATTEND_WIDTH + first + e) = x;
   }
 }
 
-template <weft_type T, int KEY>
+template <weft_type T>
 static void start_clusters(cuda_device *d, const weft_latent_attend_args *args) {
   cudaLaunchAttribute how[2];
   how[0].id = cudaLaunchAttributeClusterDimension;
@@ -427,11 +397,11 @@ static void start_clusters(cuda_device *d, const weft_latent_attend_args *args) 
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ATTEND_CLUSTER * args->n_rows, cuda_ceil(args->n_heads, ATTEND_HEADS));
   config.blockDim = dim3(ATTEND_THREADS);
-  config.dynamicSmemBytes = sizeof(attend_memory<KEY>);
+  config.dynamicSmemBytes = sizeof(attend_memory);
   config.stream = d->stream;
   config.attrs = how;
   config.numAttrs = d->base.serial_kernels ? 1 : 2;
-  (void)cudaLaunchKernelEx(&config, attend_cluster_kernel<T, KEY>, *args);
+  (void)cudaLaunchKernelEx(&config, attend_cluster_kernel<T>, *args);
 }
 
 #endif
@@ -444,43 +414,40 @@ static bool is_aligned(const weft_latent_view *v) {
 
 /* Whether tensor cores take the call. */
 static bool is_tiled(const weft_latent_attend_args *a) {
-  const bool longer = a->near.width == ATTEND_LONGER && a->n_values == ATTEND_WIDTH && a->far.base == NULL;
-  if (!longer && (a->near.width != ATTEND_WIDTH || a->n_values > 0)) return false;
+  if (a->near.width != ATTEND_WIDTH || a->n_values > 0) return false;
   if (a->near.type == WEFT_TYPE_F32 || !is_aligned(&a->near)) return false;
   if (a->far.base != NULL && (a->far.type != a->near.type || !is_aligned(&a->far))) return false;
   return (((uintptr_t)a->q | (uintptr_t)a->out) % 8 | a->q_stride % 2 | a->out_stride % 2) == 0;
 }
 
-template <weft_type T, int KEY>
+template <weft_type T>
 static weft_status attend_tiled(cuda_device *d, const weft_latent_attend_args *args) {
 #ifndef WEFT_CUDA_PORTABLE
   if (args->n_rows <= ATTEND_CLUSTER_ROWS && !d->fresh) {
-    start_clusters<T, KEY>(d, args);
+    start_clusters<T>(d, args);
     return cuda_launched(d, "latent_attend");
   }
 #endif
-  cuda_start(d, attend_kernel<T, KEY>, dim3(args->n_rows, cuda_ceil(args->n_heads, ATTEND_HEADS)), ATTEND_THREADS,
-             sizeof(attend_memory<KEY>), *args);
+  cuda_start(d, attend_kernel<T>, dim3(args->n_rows, cuda_ceil(args->n_heads, ATTEND_HEADS)), ATTEND_THREADS,
+             sizeof(attend_memory), *args);
   return cuda_launched(d, "latent_attend");
 }
 
 weft_status cuda_latent_attend_walk(weft_device *device, const weft_latent_attend_args *args) {
+  if (parted_fits(args)) return parted_walk(cuda_of(device), args);
   return latent_walk_segments(device, args->segment, args->n_segments);
 }
 
 weft_status cuda_latent_attend(weft_device *device, const weft_latent_attend_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
+  if (parted_fits(args)) return parted_attend(d, args);
   weft_latent_attend_args a = *args;
   weft_status status = latent_push_segments(d, args->segment, args->n_segments, &a.segment);
   if (status != WEFT_OK) return status;
   if (a.n_heads > 65535) return WEFT_E_UNSUPPORTED;
   if (!is_tiled(&a)) return latent_attend_fallback(d, &a);
-  const bool bf16 = a.near.type == WEFT_TYPE_BF16;
-  if (a.near.width == ATTEND_LONGER)
-    return bf16 ? attend_tiled<WEFT_TYPE_BF16, ATTEND_LONGER>(d, &a)
-                : attend_tiled<WEFT_TYPE_Q8_0, ATTEND_LONGER>(d, &a);
-  return bf16 ? attend_tiled<WEFT_TYPE_BF16, ATTEND_WIDTH>(d, &a) : attend_tiled<WEFT_TYPE_Q8_0, ATTEND_WIDTH>(d, &a);
+  return a.near.type == WEFT_TYPE_BF16 ? attend_tiled<WEFT_TYPE_BF16>(d, &a) : attend_tiled<WEFT_TYPE_Q8_0>(d, &a);
 }
 
 #ifndef WEFT_CUDA_PORTABLE
@@ -490,18 +457,19 @@ static cudaError_t allow(K *kernel, size_t n_bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
 }
 
-template <weft_type T, int KEY>
+template <weft_type T>
 static cudaError_t allow_both(void) {
-  cudaError_t error = allow(attend_kernel<T, KEY>, sizeof(attend_memory<KEY>));
-  return error == cudaSuccess ? allow(attend_cluster_kernel<T, KEY>, sizeof(attend_memory<KEY>)) : error;
+  cudaError_t error = allow(attend_kernel<T>, sizeof(attend_memory));
+  return error == cudaSuccess ? allow(attend_cluster_kernel<T>, sizeof(attend_memory)) : error;
 }
 
 weft_status cuda_latent_setup(cuda_device *d) {
-  cudaError_t error = allow_both<WEFT_TYPE_BF16, ATTEND_WIDTH>();
-  if (error == cudaSuccess) error = allow_both<WEFT_TYPE_Q8_0, ATTEND_WIDTH>();
-  if (error == cudaSuccess) error = allow_both<WEFT_TYPE_BF16, ATTEND_LONGER>();
-  if (error == cudaSuccess) error = allow_both<WEFT_TYPE_Q8_0, ATTEND_LONGER>();
-  return cuda_judge(d, error, "setting up attention over latent rows");
+  cudaError_t error = allow_both<WEFT_TYPE_BF16>();
+  if (error == cudaSuccess) error = allow_both<WEFT_TYPE_Q8_0>();
+  const weft_status status = cuda_judge(d, error, "setting up attention over latent rows");
+  if (status != WEFT_OK) return status;
+  const weft_status next = parted_setup(d);
+  return next == WEFT_OK ? latent_heads_setup(d) : next;
 }
 
 #endif

@@ -4,9 +4,8 @@
  * high with high, whatever kernel makes it. Inputs behind the last are zeros.
  *
  * Few rows: a warp has 8 outputs of 16 rows, and weights go from memory to its registers. Many: a block has 64 outputs
- * of 128 rows, a warp 32 of 32. */
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/cuda.h"
+ * of 128 rows, a warp 32 of 32; on Hopper, where sizes fit, heads_wgmma.cu. */
+#include "kernels/cuda/latent/latent.cuh"
 #include "kernels/cuda/split.cuh"
 
 enum {
@@ -44,16 +43,6 @@ static __device__ __forceinline__ void add_product(float (&sums)[4], const uint3
   mma_bf16(sums, low, weight_high[0], weight_high[1]);
   mma_bf16(sums, high, weight_low[0], weight_low[1]);
   mma_bf16(sums, high, weight_high[0], weight_high[1]);
-}
-
-/* The numbers behind a head's inputs go behind its outputs. */
-static __device__ __forceinline__ void copy_rest(const weft_latent_heads_args &a, uint32_t head, uint32_t first_row,
-                                                 uint32_t n_rows) {
-  for (uint32_t i = threadIdx.x; i < n_rows * a.n_rest; i += blockDim.x) {
-    const uint64_t row = first_row + i / a.n_rest, at = i % a.n_rest;
-    a.y[row * a.y_stride + (uint64_t)head * (a.n_out + a.n_rest) + a.n_out + at] =
-        a.x[row * a.x_stride + (uint64_t)head * (a.n_in + a.n_rest) + a.n_in + at];
-  }
 }
 
 /* A lane's results: two outputs of the rows g and g + 8. */
@@ -113,7 +102,7 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(const __grid_co
     }
   }
   store_results(a, head, first_row, first, sums);
-  if (blockIdx.x == 0) copy_rest(a, head, first_row, n_rows);
+  if (blockIdx.x == 0) latent_copy_rest(a, head, first_row, n_rows);
 }
 
 /* ---- many rows ---- */
@@ -200,7 +189,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
   for (int r = 0; r < 2; r++)
 #pragma unroll
     for (int o = 0; o < 4; o++) store_results(a, head, first_row + row + 16 * r, first + output + 8 * o, sums[r][o]);
-  if (blockIdx.y == 0) copy_rest(a, head, first_row, n_rows);
+  if (blockIdx.y == 0) latent_copy_rest(a, head, first_row, n_rows);
 }
 
 weft_status cuda_latent_heads(weft_device *device, const weft_latent_heads_args *args) {
@@ -212,6 +201,10 @@ weft_status cuda_latent_heads(weft_device *device, const weft_latent_heads_args 
     cuda_start(d, few_kernel,
                dim3(cuda_ceil(args->n_out, FEW_OUTPUTS), args->n_heads, cuda_ceil(args->n_rows, FEW_ROWS)), FEW_THREADS,
                0, *args);
+#ifndef WEFT_CUDA_PORTABLE
+  else if (latent_heads_are_wide(args))
+    return latent_heads_wide(d, args);
+#endif
   else
     cuda_start(d, tile_kernel, dim3(cuda_ceil(args->n_rows, TILE_ROWS), n_tiles, args->n_heads), TILE_THREADS, 0,
                *args);

@@ -14,17 +14,20 @@
 
 enum { ROWS_WARPS = 4, PRESS_THREADS = 512, PRESS_ROWS = 2 * WEFT_LATENT_RATIO_MAX };
 
+void latent_copy_segments(const weft_latent_segment *segment, uint32_t n, weft_latent_segment *to) {
+  for (uint32_t s = 0; s < n; s++) {
+    to[s].first_row = segment[s].first_row, to[s].n_rows = segment[s].n_rows, to[s].kv_len = segment[s].kv_len;
+    for (uint32_t i = 0; i < WEFT_LATENT_SETS; i++) to[s].table[i] = segment[s].table[i];
+  }
+}
+
 weft_status latent_push_segments(cuda_device *d, const weft_latent_segment *segment, uint32_t n_segments,
                                  const weft_latent_segment **out) {
   uint64_t n_bytes = (uint64_t)n_segments * sizeof *segment;
   uint8_t *plan = cuda_plan_begin(d, n_bytes);
   if (plan == NULL) return WEFT_E_TOO_LARGE;
   memset(plan, 0, n_bytes); /* padding too, because plans are compared byte by byte */
-  weft_latent_segment *to = (weft_latent_segment *)(void *)plan;
-  for (uint32_t s = 0; s < n_segments; s++) {
-    to[s].first_row = segment[s].first_row, to[s].n_rows = segment[s].n_rows, to[s].kv_len = segment[s].kv_len;
-    for (uint32_t i = 0; i < WEFT_LATENT_SETS; i++) to[s].table[i] = segment[s].table[i];
-  }
+  latent_copy_segments(segment, n_segments, (weft_latent_segment *)(void *)plan);
   const uint8_t *there = NULL;
   weft_status status = cuda_plan_end(d, n_bytes, &there);
   *out = (const weft_latent_segment *)(const void *)there;
@@ -63,15 +66,17 @@ static __global__ void __launch_bounds__(32 * ROWS_WARPS) rows_kernel(const __gr
                : is_q   ? a.q + r * a.q_stride + (uint64_t)(item - 1) * n
                         : NULL;
   const float *from = own != NULL ? own : a.kv + r * a.kv_stride;
+  const uint32_t kept = is_q && a.parted ? n - a.turn.n_rotated : 0; /* numbers that stay as they are */
   float x[STEPS];
 #pragma unroll
-  for (int i = 0; i < STEPS; i++) x[i] = lane + 32 * i < n ? from[lane + 32 * i] : 0.0f;
+  for (int i = 0; i < STEPS; i++) x[i] = lane + 32 * i < n && 32 * i + 32 > kept ? from[lane + 32 * i] : 0.0f;
   if (!is_index && !(is_q && a.parted))
     norm_of_warp(x, is_q ? NULL : a.kv_norm, a.parted ? n - a.turn.n_rotated : n, a.eps);
   uint8_t *near = own != NULL ? NULL : latent_row_at(a.near, a.near.offset, s.table[WEFT_LATENT_NEAR], position);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     if (32 * i >= n) break;
+    if (32 * i + 32 <= kept) continue;
     if (32 * i + 32 > n - a.turn.n_rotated) x[i] = latent_rotate(a.turn, x[i], lane + 32 * i, n, position, 1.0f);
     if (own == NULL)
       latent_store(a.near.type, near, x[i], lane + 32 * i, n);
