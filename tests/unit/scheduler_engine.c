@@ -229,7 +229,8 @@ static uint64_t most_rows(uint64_t n) {
   return most;
 }
 
-/* Prompts fill steps while nobody waits for a token or, of another tenant, for its prompt; else steps are short. */
+/* Prompts fill steps while nobody waits for a token or, of another tenant, for its prompt; else steps are short.
+ * Canvases fill them, too. */
 static void steps_are_short_where_somebody_waits(void **state) {
   weft_request *prompt[4], *stream;
   (void)state;
@@ -256,6 +257,13 @@ static void steps_are_short_where_somebody_waits(void **state) {
   prompt[1] = submit(&p);
   assert_int_equal(most_rows(2), 2 * CANVAS);
   release_all(prompt, 2);
+  weft_request *canvas[5]; /* those of two tenants fill steps together once their prompts are there */
+  p = ask(true, 4, CANVAS);
+  submit_all(&p, canvas, 3);
+  p.tenant = 1;
+  submit_all(&p, canvas + 3, 2);
+  assert_int_equal(most_rows(5), 5 * CANVAS);
+  release_all(canvas, 5);
 }
 
 /* Steps of 16 rows, of which rows that decode for a tenant of a high class take nine: too few are left for a canvas. */
