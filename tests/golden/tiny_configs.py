@@ -99,7 +99,7 @@ DG = [
     Tiny("dg-underscore", "sfsf", "diffusion_gemma", seed=203, window=16, canvas=16, moe=16, fused=False,
          hd_local=24, hd_global=32, heads=2, eb_keys=EB_OTHER, vocab=112, prompts=(1, 16, 17, 35)),
     Tiny("dg-top1", "sfsf", "diffusion-gemma", seed=205, hidden=48, dense=32, moe=8, top_k=1, heads=2,
-         kv_local=1, kv_global=1, hd_local=24, hd_global=16, window=16, canvas=5, eb_keys=EB_OTHER),
+         kv_local=1, kv_global=1, hd_local=24, hd_global=16, window=16, canvas=5, eb_keys=EB_OTHER, prompts=(1, 3, 15, 16, 17)),
     Tiny("dg-c16-w4", "sfssf", "diffusion-gemma", seed=207, dense=32, moe=8, window=4, canvas=16, hd_local=8,
          hd_global=32, fused=False, vocab=96, prompts=(1, 3, 4, 5)),
     Tiny("dg-deep", "sfsssf", "diffusion-gemma", seed=208, dense=32, moe=8, experts=6, top_k=4,
