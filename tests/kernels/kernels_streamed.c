@@ -160,8 +160,9 @@ static void close_rig(rig *r) {
 
 static const char *cuda_set; /* from an argument "set=NAME" */
 
-static weft_device *open_card(uint64_t weights_bytes_max) {
-  const weft_device_config config = {.backend = "cuda", .isa = cuda_set, .weights_bytes_max = weights_bytes_max};
+static weft_device *open_card(uint64_t weights_bytes_max, uint32_t products) {
+  const weft_device_config config = {
+      .backend = "cuda", .isa = cuda_set, .weights_bytes_max = weights_bytes_max, .products = products};
   weft_device *device = NULL;
   weft_error error = {{0}};
   if (weft_device_open(&config, &device, &error) == WEFT_OK) return device;
@@ -206,29 +207,39 @@ static void run_all(const rig *on_card, const rig *streamed, uint32_t n_turns) {
       (unsigned long long)graphs.launches, (unsigned long long)e.n_tokens_cached, (unsigned long long)e.n_tokens);
 }
 
+/* A device that has about two of five layers, and a cache of experts. */
+static void run_cached(const rig *on_card, uint32_t products, uint32_t n_turns) {
+  static rig cached;
+  weft_device *device = open_card(products == 8 ? 430 << 20 : 400 << 20, products);
+  weft_device_expect_experts(device, (uint64_t)LAYERS * EXPERTS * 3 * N_FF * N_IN / 32 * BLOCK);
+  open_rig(&cached, device);
+  weft_weights_report placed = weft_device_weights(device);
+  need(placed.n_bytes > 0 && placed.n_bytes_host > 0, "a device with a cache", "experts lie in one place");
+  for (uint32_t i = 0; i < 100; i++) free(run(&cached, 1)); /* one row's experts come into the cache */
+  run_all(on_card, &cached, n_turns);
+  weft_experts_report e = weft_device_experts(device);
+  need(e.n_tokens_cached > 0 && e.n_tokens_cached < e.n_tokens, "a device with a cache", "it was not used");
+  need(e.n_exchanged > 0, "a device with a cache", "no expert came into it");
+  close_rig(&cached);
+}
+
 int main(int argc, char **argv) {
-  static rig on_card, streamed, cached;
+  static rig on_card, streamed;
   weft_log_set_level(WEFT_LOG_ERROR);
   if (argc > 1 && strncmp(argv[1], "set=", 4) == 0) cuda_set = argv[1] + 4;
-  weft_device *device = open_card(0);
+  weft_device *device = open_card(0, 16);
   if (device == NULL) return SKIPPED;
   open_rig(&on_card, device);
-  open_rig(&streamed, open_card(2 << 20)); /* less than one weight */
+  open_rig(&streamed, open_card(2 << 20, 16)); /* less than one weight */
   need(weft_device_weights(on_card.device).n_bytes_host == 0, "the first device", "experts lie in host memory");
   need(weft_device_weights(streamed.device).n_bytes == 0, "the second device", "experts lie on the card");
   run_all(&on_card, &streamed, 1);
   close_rig(&streamed);
-  device = open_card(400 << 20); /* about two of five layers */
-  weft_device_expect_experts(device, (uint64_t)LAYERS * EXPERTS * 3 * N_FF * N_IN / 32 * BLOCK);
-  open_rig(&cached, device);
-  weft_weights_report placed = weft_device_weights(device);
-  need(placed.n_bytes > 0 && placed.n_bytes_host > 0, "the third device", "experts lie in one place");
-  for (uint32_t i = 0; i < 100; i++) free(run(&cached, 1)); /* one row's experts come into the cache */
-  run_all(&on_card, &cached, 2);
-  weft_experts_report e = weft_device_experts(device);
-  need(e.n_tokens_cached > 0 && e.n_tokens_cached < e.n_tokens, "the third device", "its cache was not used");
-  need(e.n_exchanged > 0, "the third device", "no expert came into its cache");
-  close_rig(&cached);
+  run_cached(&on_card, 16, 2);
+  close_rig(&on_card);
+  open_rig(&on_card, open_card(0, 8)); /* products of 8 bits, whose weights have their steps behind them */
+  need(weft_device_get_info(on_card.device)->products == 8, "products of 8 bits", "there are none");
+  run_cached(&on_card, 8, 1);
   close_rig(&on_card);
   return 0;
 }
