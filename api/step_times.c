@@ -6,10 +6,11 @@
 /* Of the figures of a card, what memory and products come to at best: measured on an H200 (docs/performance.md). */
 static const double memory_share = 0.854, product_share = 0.719;
 
-/* From decode of 1 and 32 sequences, steps of 2 and 32 canvases and prompts of 2048 tokens on an H200. */
+/* From decode of 1 and 32 sequences, steps of 2 and 32 canvases and prompts of 2048 tokens on an H200; of the portable
+ * set steps of 1 and 4 canvases and four prompts of 512, and kernels that start in their order. */
 static const step_times times_of_set[CARD_SETS] = {
     [CARD_SET_HOPPER] = {28.6, 1.27, 80, 2.36, 2.1},  /* h200.json */
-    [CARD_SET_PORTABLE] = {36, 2.97, 380, 3.29, 3.4}, /* h200-portable.json; floors by what mma.sync reaches there */
+    [CARD_SET_PORTABLE] = {46, 1.76, 248, 2.89, 2.5}, /* h200-portable.json; floors by what mma.sync reaches there */
 };
 
 const step_times *step_times_of(uint32_t set) {

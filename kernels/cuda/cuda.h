@@ -97,11 +97,11 @@ weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what)
 weft_status cuda_alloc(cuda_device *device, uint64_t n_bytes, void **out, const char *what);
 /* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
-/* A kernel gets more than 48 KiB of shared memory only if it was asked for. Hopper's kernels are asked for at open
- * (cuda_set.setup), those of the portable set before a launch, so that a driver which compiles PTX compiles what runs
- * alone; and they start when the kernel before has ended, as Ampere has nothing else. */
+/* When a kernel may have more than 48 KiB of shared memory, and when it starts early: cuda_starts_early (device.cu). */
 #ifdef WEFT_CUDA_PORTABLE
-enum { CUDA_EARLY_STARTS = 0, CUDA_SHARED_BYTES_UNASKED = 48 << 10 };
+enum { CUDA_SHARED_BYTES_UNASKED = 48 << 10 };
+uint32_t cuda_starts_early(const cuda_device *device);
+#define CUDA_EARLY_STARTS cuda_starts_early(device)
 #else
 enum { CUDA_EARLY_STARTS = 1, CUDA_SHARED_BYTES_UNASKED = INT32_MAX };
 #endif

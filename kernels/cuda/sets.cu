@@ -6,6 +6,7 @@
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/portable/decode_tiles.h"
 #include "kernels/cuda/set.h"
 #include "kernels/cuda/weights/int8_weights.h"
 
@@ -38,7 +39,8 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      false,
      attention_flash,
      attention_decode_stream,
-     NULL,
+     attention_decode_tiles,
+     DECODE_TILES_FLOATS,
      head_soften,
      NULL,
      route_product,
@@ -93,6 +95,7 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      attention_flash,
      attention_decode_stream,
      attention_decode_cluster,
+     0,
      head_soften,
      soft_integers,
      cuda_route,

@@ -20,8 +20,8 @@ typedef struct attention_cut {
   bool stream;          /* decode items are for attention_decode_stream */
   uint32_t decode_most; /* queries of a segment that has decode items */
   uint32_t group, n_decode, n_flash, n_fallback, n_merges;
-  uint32_t n_groups, turns; /* of attention_flash */
-  uint64_t n_part_rows;
+  uint32_t n_groups, turns;        /* of attention_flash */
+  uint64_t n_part_rows, n_scratch; /* n_scratch: floats that decode items take behind the partial rows */
 } attention_cut;
 
 /* What attention_decode_cluster, attention_decode_stream and attention_flash can read; any other call is for
@@ -132,9 +132,11 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
   cut.split =
       cut.n_merges > 0 && cut.n_decode * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
   uint64_t n_items = cut.split ? n_split : cut.n_decode;
+  bool one_chunk = cut.split || cut.n_merges == 0;
   cut.stream =
-      n_items * across >= enough ||
+      n_items * across >= enough || (d->set->decode_floats > 0 && !one_chunk) ||
       n_items * args->kv.n_kv_heads > attention_decode_cluster_room(d, args->kv.head_dim); /* they would take turns */
+  if (!cut.stream) cut.n_scratch = n_items * args->kv.n_kv_heads * d->set->decode_floats;
   if (cut.split)
     cut.n_decode = (uint32_t)n_split;
   else
@@ -147,9 +149,12 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
 }
 
 uint64_t cuda_attention_scratch(weft_device *device, const weft_attention_args *args) {
-  if (args->segment == NULL) return is_fast(cuda_of(device), args) ? 4ull * PART_FLOATS_MAX : 0;
-  attention_cut cut = count_cut(cuda_of(device), args);
-  return 4 * cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
+  const cuda_device *d = cuda_of(device);
+  uint64_t most = PART_FLOATS_MAX + (uint64_t)d->n_multiprocessors / 2 * d->set->decode_floats;
+  if (args->segment == NULL) return is_fast(d, args) ? 4 * most : 0;
+  attention_cut cut = count_cut(d, args);
+  uint64_t n_part = cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
+  return 4 * (cut.n_scratch > 0 ? (n_part + 3) / 4 * 4 + cut.n_scratch : n_part); /* scores are read in fours */
 }
 
 /* Where the tables of a call are made. */

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "kernels/cuda/gemm/call_tiles.cuh"
 #include "kernels/cuda/gemm/w8a8_dense.h"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/set.h"
@@ -85,6 +86,16 @@ bool gemm_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
          (uint64_t)n_rows * (cuda_ceil(n_in, 128) * 256 + 16) <= GEMM_RAW_BYTES;
 }
 
+/* Whether the GEMV multiplies rows in 16 bits that come tiled. */
+static bool gemv_takes_tiled(const gemm_args &a) {
+#ifdef WEFT_CUDA_PORTABLE
+  return a.n_rows <= 32 && tiles_of(a) <= GEMV_TILES;
+#else
+  (void)a;
+  return false;
+#endif
+}
+
 weft_status gemm(cuda_device *d, const gemm_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return gemm_f32(d, args);
@@ -94,7 +105,7 @@ weft_status gemm(cuda_device *d, const gemm_args *args) {
             : int8_gemm_takes(args)            ? d->set->int8_gemm
                                                : d->set->w8a8_gemm)(d, args);
   if (args->jobs != NULL) return d->set->gemm_grouped(d, args);
-  return few ? d->set->gemv(d, args) : d->set->gemm_dense(d, args);
+  return few || gemv_takes_tiled(*args) ? d->set->gemv(d, args) : d->set->gemm_dense(d, args);
 }
 
 bool gemm_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {

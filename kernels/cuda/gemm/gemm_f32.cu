@@ -7,11 +7,34 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/moe/route.h"
 
-enum { F32_OUTS = 4, F32_WIDE_WARPS = 8 };
+enum { F32_OUTS = 4, F32_WIDE_WARPS = 8, F32_SLOTS = 12 /* float4 of a lane that are on their way at once */ };
 
 static __device__ __forceinline__ float4 load_inputs4(const float *row, uint32_t k, uint32_t n, bool wide) {
   if (wide) return k < n ? *(const float4 *)(const void *)(row + k) : make_float4(0, 0, 0, 0);
   return load_four(row, k, n);
+}
+
+/* The lane's chain of one row and one output: its numbers are few, and it waits for memory, so that many are asked for
+ * at a time. */
+static __device__ __forceinline__ float add_chain(const float *x, const float *values, uint32_t n_in, bool wide) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (uint32_t first = 4 * (threadIdx.x % 32); first < n_in; first += 128 * F32_SLOTS) {
+    float4 in[F32_SLOTS], v[F32_SLOTS];
+#pragma unroll
+    for (uint32_t i = 0; i < F32_SLOTS; i++) {
+      v[i] = load_inputs4(values, first + 128 * i, n_in, wide);
+      in[i] = load_inputs4(x, first + 128 * i, n_in, wide);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < F32_SLOTS; i++) {
+      sum = __fmaf_rn(v[i].x, in[i].x, sum);
+      sum = __fmaf_rn(v[i].y, in[i].y, sum);
+      sum = __fmaf_rn(v[i].z, in[i].z, sum);
+      sum = __fmaf_rn(v[i].w, in[i].w, sum);
+    }
+  }
+  return sum;
 }
 
 template <int ROWS, int OUTS>
@@ -37,8 +60,9 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS)
 #pragma unroll
       for (int o = 0; o < OUTS; o++) sum[o][r] = 0.0f;
     }
+    if constexpr (ROWS == 1 && OUTS == 1) sum[0][0] = add_chain(x[0], values + (uint64_t)group * a.n_in, a.n_in, wide);
 #pragma unroll 4
-    for (uint32_t k = 4 * lane; k < (a.n_in + 127) / 128 * 128; k += 128) {
+    for (uint32_t k = 4 * lane; (ROWS > 1 || OUTS > 1) && k < (a.n_in + 127) / 128 * 128; k += 128) {
       float4 in[ROWS];
 #pragma unroll
       for (int r = 0; r < ROWS; r++) in[r] = load_inputs4(x[r], k, a.n_in, wide);

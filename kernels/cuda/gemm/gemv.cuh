@@ -71,11 +71,26 @@ static __host__ __device__ __forceinline__ constexpr uint32_t raw_stride(uint32_
   return n_units * 16 + 1;
 }
 
+/* What load_x gives of rows that come tiled (gemm.h), as those of a kernel for 17 rows and more do: words of two
+ * numbers from four pieces. tile: of the lane's row, unit 0. */
+static __device__ __forceinline__ uint4 load_tiled_x(const gemm_args &a, const uint8_t *tile, uint32_t unit, int i) {
+  uint32_t c = threadIdx.x % 4, row = threadIdx.x % 32 / 4;
+  const uint8_t *from = tile + (uint64_t)unit * a.x_tiles * 2048 + i / 2 * 1024 + row * 128 + c * 4;
+  uint32_t word[4];
+#pragma unroll
+  for (uint32_t j = 0; j < 4; j++) word[j] = *(const uint32_t *)(const void *)(from + ((i % 2 * 4 + j) ^ row) * 16);
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
 template <int NT, bool RAW>
-static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t unit, int i, bool tail, uint4 (&b)[NT]) {
+static __device__ __forceinline__ void load_x(const gemm_args &a, const x_source<NT> &x, uint32_t unit, int i,
+                                              bool tail, uint4 (&b)[NT]) {
   if constexpr (RAW) {
     uint32_t c = threadIdx.x % 4, in = tail ? 2 * c + i : 4 * c + i;
     b[0] = x.raw[unit * 16 + in];
+  } else if constexpr (NT > 2) {
+#pragma unroll
+    for (int n = 0; n < NT; n++) b[n] = load_tiled_x(a, x.prepared[n], unit, i);
   } else { /* no __ldg: the prologue may still write these rows when this kernel begins */
 #pragma unroll
     for (int n = 0; n < NT; n++) b[n] = *(const uint4 *)(const void *)(x.prepared[n] + ((uint64_t)unit * 4 + i) * 512);
@@ -93,7 +108,7 @@ static __device__ __forceinline__ void load_unit_x(const gemm_args &a, const x_s
                                                    x_unit<NT> &to) {
   bool tail = packed_shape_of(T).unit == 128 && is_tail_unit(a, unit);
 #pragma unroll
-  for (int i = 0; i < 4; i++) load_x<NT, RAW>(x, unit, tail ? i % 2 : i, tail, to.of[i]);
+  for (int i = 0; i < 4; i++) load_x<NT, RAW>(a, x, unit, tail ? i % 2 : i, tail, to.of[i]);
 }
 
 /* sum += the piece in the ring's stage, which holds units [unit, end). EARLY: x is loaded before it is needed, which
@@ -123,7 +138,7 @@ static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const 
     for (int i = 0; i < 4; i++) {
       if (i >= 2 && block.tail) continue;
       const int at = EARLY ? i : 0;
-      if constexpr (!EARLY) load_x<NT, RAW>(x, unit + u, i, block.tail, b.of[0]);
+      if constexpr (!EARLY) load_x<NT, RAW>(a, x, unit + u, i, block.tail, b.of[0]);
       uint32_t w[2][4];
       dequantise_operands<T>(codes, factors, i, w);
 #pragma unroll

@@ -350,6 +350,7 @@ static __device__ __forceinline__ void attend(const attention_kernel_args &k, co
 template <class S, bool SINKS>
 static __global__ void __launch_bounds__(THREADS, 1)
     attention_kernel(const __grid_constant__ attention_kernel_args k, uint32_t n_parts) {
+  launch_dependents_and_wait();
   extern __shared__ __align__(1024) uint8_t memory[];
   attention_block<S> b;
   uint32_t at = blockIdx.x / S::slices, sub = at % n_parts * S::queries;
@@ -416,7 +417,7 @@ weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args 
   return cuda_launched(d, "attention");
 }
 
-/* Items of decoding are all for attention_decode_stream: these cards have no clusters. */
-uint32_t attention_decode_cluster_room(const cuda_device *, uint32_t) {
-  return 0;
+/* attention_decode_tiles has no clusters, which a card must hold at once; but of more items the blocks take turns. */
+uint32_t attention_decode_cluster_room(const cuda_device *d, uint32_t) {
+  return d->n_multiprocessors;
 }

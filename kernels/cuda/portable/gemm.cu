@@ -1,178 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* GEMM of many rows in 16 bits for the portable set, dense and grouped: codes are dequantised to operands in registers,
- * rows come by ldmatrix, products are mma.sync. Items and stages are those of gemm_tile.cuh, the layouts of weights and
- * rows and the numerics those of gemm.h: within a split products ascend, splits are added ascending from 0. */
+/* Which size of items a GEMM of the portable set has (gemm_tile.cuh). */
+#include "kernels/cuda/gemm/w8a8_dense.h"
+#include "kernels/cuda/portable/gemm_sizes.h"
 #include "kernels/cuda/portable/gemm_tile.cuh"
-
-/* Sums of a warp: of its row tiles, and of the rows in eights. */
-template <class S>
-struct warp_sums {
-  float of[S::per_warp][S::nt][4];
-};
-
-template <class S>
-static __device__ __forceinline__ void clear_sums(warp_sums<S> &sums) {
-#pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++)
-#pragma unroll
-    for (uint32_t n = 0; n < S::nt; n++)
-      sums.of[t][n][0] = sums.of[t][n][1] = sums.of[t][n][2] = sums.of[t][n][3] = 0.0f;
-}
-
-template <class S>
-static __device__ __forceinline__ void add_split(warp_sums<S> &all, warp_sums<S> &sums) {
-#pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++)
-#pragma unroll
-    for (uint32_t n = 0; n < S::nt; n++)
-#pragma unroll
-      for (uint32_t e = 0; e < 4; e++) all.of[t][n][e] = __fadd_rn(all.of[t][n][e], sums.of[t][n][e]);
-  clear_sums(sums);
-}
-
-/* What a warp multiplies: row tiles from `tile` on, counted from the item's first, and all rows. */
-typedef struct warp_place {
-  uint32_t tile, n_eights; /* n_eights: of rows that exist */
-} warp_place;
-
-/* The products of a stage of 128 inputs, or of 64. */
-template <int T, class S>
-static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint32_t unit, bool tail,
-                                                      const warp_place &own,
-                                                      const prescale_powers (&powers)[S::per_warp],
-                                                      warp_sums<S> &sums) {
-  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage);
-  lane_codes<T> codes[S::per_warp];
-  dequant_factors factors[S::per_warp];
-#pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++) {
-    packed_block p = stage_block<T>(stage + (own.tile + t) * S::w_tile, unit, tail);
-    lane_scales<T> scales;
-    load_codes<T>(p, lane, codes[t]);
-    load_scales<T>(p, lane / 4, lane % 4, scales);
-    make_dequant_factors<T>(scales, p.half, lane % 4, powers[t], factors[t]);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    if (i >= 2 && tail) break;
-    uint32_t w[S::per_warp][2][4];
-#pragma unroll
-    for (uint32_t t = 0; t < S::per_warp; t++) dequantise_operands<T>(codes[t], factors[t], i, w[t]);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      uint32_t b_at = x + i / 2 * 1024 + operand_b_at((uint32_t)(i % 2 * 4 + 2 * e), 2048);
-#pragma unroll
-      for (uint32_t n = 0; n < S::nt; n += 2) {
-        uint32_t b[4];
-        if (n >= own.n_eights) break;
-        ldmatrix_x4(b, b_at + n * 2048);
-#pragma unroll
-        for (uint32_t t = 0; t < S::per_warp; t++) {
-          mma<packed_is_bf16(T)>(sums.of[t][n], w[t][e], b[0], b[1]);
-          mma<packed_is_bf16(T)>(sums.of[t][n + 1], w[t][e], b[2], b[3]);
-        }
-      }
-    }
-  }
-}
-
-/* Stores a row tile's sums, unscaled. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and
- * g + 8. */
-template <class S>
-static __device__ __forceinline__ void store_tile(const gemm_args &a, const gemm_weight &weight, uint32_t tile,
-                                                  const tile_item &item, float w_unscale,
-                                                  const float (&sums)[S::nt][4]) {
-  uint32_t lane = threadIdx.x % 32, out = tile * 16 + lane / 4;
-#pragma unroll
-  for (uint32_t n = 0; n < S::nt; n++) {
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-      uint32_t r = 8 * n + lane % 4 * 2 + j;
-      if (r >= item.n) continue;
-      float undo = a.x_unscale[item.first + r], *y = weight.y + (uint64_t)(item.first + r) * weight.y_stride + out;
-      if (out < weight.n_out) y[0] = __fmul_rn(__fmul_rn(sums[n][j], undo), w_unscale);
-      if (out + 8 < weight.n_out) y[8] = __fmul_rn(__fmul_rn(sums[n][j + 2], undo), w_unscale);
-    }
-  }
-}
-
-template <int T, class S>
-static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile_item &item, uint32_t unit,
-                                                  uint8_t *to) {
-  if (unit < a.n_units) {
-    copy_weights<T, S>(a, unit, to, [&](uint32_t own) {
-      weight_tile t = find_tile(a, item.tile + own);
-      const gemm_weight &weight = a.weight[t.w];
-      uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
-      return weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes;
-    });
-    const uint8_t *rows = (const uint8_t *)a.x + ((uint64_t)unit * a.x_tiles + item.first / 8) * 2048;
-    copy_bytes(to + S::w_stage, rows, (item.n + 7) / 8 * 2048, threadIdx.x, S::threads);
-  }
-  cp_async_commit();
-}
-
-template <int T, class S>
-static __device__ __forceinline__ void multiply_item(const gemm_args &a, const tile_item &item, uint8_t *memory) {
-  const warp_place own = {threadIdx.x / 32 * S::per_warp, (item.n + 7) / 8};
-  warp_sums<S> all, sums;
-  prescale_powers powers[S::per_warp];
-  float w_unscale[S::per_warp];
-  weight_tile t[S::per_warp];
-#pragma unroll
-  for (uint32_t i = 0; i < S::per_warp; i++) {
-    t[i] = find_tile(a, item.tile + own.tile + i);
-    const gemm_weight &weight = a.weight[t[i].w];
-    int prescale = prescale_exponent(T, (const packed_header *)(const void *)weight.header);
-    powers[i] = powers_of<T>(prescale, a.values);
-    w_unscale[i] = weight_unscale_of(weight, item.matrix, prescale);
-  }
-  clear_sums(all), clear_sums(sums);
-  __syncthreads(); /* all warps have done with the stages of the item before */
-  for (uint32_t i = 0; i + 1 < S::stages; i++) copy_stage<T, S>(a, item, i, memory + i * S::stage);
-  uint32_t left = a.split_units;
-#pragma unroll 1
-  for (uint32_t unit = 0, at = 0; unit < a.n_units; unit++) {
-    ring_step<S::stages>();
-    uint32_t before = at == 0 ? S::stages - 1 : at - 1;
-    copy_stage<T, S>(a, item, unit + S::stages - 1, memory + before * S::stage);
-    multiply_stage<T, S>(memory + at * S::stage, unit, is_tail_unit_of<T>(a, unit), own, powers, sums);
-    at = at + 1 == S::stages ? 0 : at + 1;
-    if (--left > 0 && unit + 1 < a.n_units) continue;
-    add_split(all, sums);
-    left = a.split_units;
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < S::per_warp; i++)
-    store_tile<S>(a, a.weight[t[i].w], t[i].tile, item, w_unscale[i], all.of[i]);
-}
-
-template <int T, bool WIDE>
-static __global__ void __launch_bounds__(128) gemm_kernel(const __grid_constant__ gemm_args a) {
-  using S = gemm_tile<T, WIDE, 2048>;
-  extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
-  tile_items items = count_items<S>(a);
-#pragma unroll 1
-  for (uint32_t index = blockIdx.x; index < items.n; index += gridDim.x) {
-    tile_item item = item_at<S>(a, items, index);
-    if (item.n > 0) multiply_item<T, S>(a, item, memory);
-  }
-}
-
-/* ---- host ------------------------------------------------------------------------------------------------ */
-
-template <int T, bool WIDE>
-static weft_status launch(cuda_device *d, const gemm_args *a) {
-  using S = gemm_tile<T, WIDE, 2048>;
-  cuda_start(d, gemm_kernel<T, WIDE>, blocks_of<S>(d, *a), S::threads, S::bytes, *a);
-  return cuda_launched(d, "a product of many rows");
-}
+#include "kernels/cuda/weights/int8_weights.h"
 
 static weft_status multiply(cuda_device *d, const gemm_args *args) {
-  return dispatch_packed_type(args->type, [&](auto type) {
-    constexpr int T = decltype(type)::value;
-    return is_wide_call(d, *args) ? launch<T, true>(d, args) : launch<T, false>(d, args);
-  });
+  switch (tile_size_of(d, *args)) {
+    case TILE_WIDE:
+      return args->is_w8a8 ? w8a8_gemm_wide(d, args) : gemm_wide(d, args);
+    case TILE_NARROW:
+      return args->is_w8a8 ? w8a8_gemm_narrow(d, args) : gemm_narrow(d, args);
+    default:
+      return args->is_w8a8 ? w8a8_gemm_thin(d, args) : gemm_thin(d, args);
+  }
 }
 
 weft_status gemm_dense(cuda_device *d, const gemm_args *args) {
@@ -181,4 +22,26 @@ weft_status gemm_dense(cuda_device *d, const gemm_args *args) {
 
 weft_status gemm_grouped(cuda_device *d, const gemm_args *args) {
   return multiply(d, args);
+}
+
+weft_status w8a8_gemm(cuda_device *d, const gemm_args *args) {
+  return multiply(d, args);
+}
+
+/* The set has no kernels for weights that are kept as int8, and none with a gated epilogue: the gate is an op of its
+ * own then, of the same bits. */
+bool w8a8_has_gated_epilogue(const cuda_device *, const gemm_args *) {
+  return false;
+}
+
+bool w8a8_is_narrow(const cuda_device *, const gemm_args *) {
+  return false;
+}
+
+bool int8_gemm_takes(const gemm_args *) {
+  return false;
+}
+
+bool int8_gemm_has_gated_epilogue(const gemm_args *) {
+  return false;
 }

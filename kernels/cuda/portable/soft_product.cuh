@@ -65,6 +65,7 @@ static __device__ __forceinline__ void multiply_step(const soft_args &a, const u
 
 template <int T>
 static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __grid_constant__ soft_args a) {
+  launch_dependents_and_wait();
   using shape = soft_shape<T>;
   extern __shared__ __align__(128) uint8_t memory[]; /* stages; of each warp a table */
   uint32_t first = blockIdx.y * a.span_steps, end = min(first + a.span_steps, a.n_steps);

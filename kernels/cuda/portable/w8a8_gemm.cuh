@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* W8A8 GEMM (gemm/w8a8.h) of many rows for the portable set, dense and grouped: codes are requantised to int8 in
  * registers, rows come by ldmatrix, products are mma.sync. Items and stages are those of gemm_tile.cuh; a stage is half
- * a span, whose sums are exact in s32.
- *
- * The set has no kernels for weights that are kept as int8, and none with a gated epilogue: the gate is an op of its
- * own then, of the same bits. */
+ * a span, whose sums are exact in s32. Each size of items has a file of its own, as in gemm.cuh. */
+#ifndef WEFT_KERNELS_CUDA_PORTABLE_W8A8_GEMM_CUH
+#define WEFT_KERNELS_CUDA_PORTABLE_W8A8_GEMM_CUH
+
 #include "kernels/cuda/gemm/w8a8.cuh"
-#include "kernels/cuda/gemm/w8a8_dense.h"
 #include "kernels/cuda/portable/gemm_tile.cuh"
-#include "kernels/cuda/weights/int8_weights.h"
 
 /* A warp's part of an item: row tiles from `tile` on, and all rows, of which n_eights eights exist; its steps and the
  * scales of the rows in the span. */
@@ -18,21 +16,35 @@ struct span_warp {
   const uint8_t *steps[S::per_warp]; /* of the row tile's span 0 */
   const float *scales;               /* of the lane's first row, span 0 */
   float step[S::per_warp][2], over[S::per_warp][2];
+  uint32_t next[S::per_warp][2]; /* steps of the span behind it, as they are stored */
   float2 scale[S::nt];
 };
 
-/* Loads the steps and scales of a span: what they are needed for comes later. */
+/* Loads the steps of a span. They are needed at once when it begins, so this is done a span before. */
 template <class S>
-static __device__ __forceinline__ void open_span(const gemm_args &a, uint32_t span, span_warp<S> &own) {
+static __device__ __forceinline__ void load_steps(const gemm_args &a, uint32_t span, span_warp<S> &own) {
+  span = min(span, w8a8_spans_of(a) - 1);
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) {
     const uint16_t *steps = (const uint16_t *)(const void *)(own.steps[t] + span * W8A8_STEPS_BYTES);
 #pragma unroll
+    for (uint32_t r = 0; r < 2; r++) own.next[t][r] = steps[threadIdx.x % 32 / 4 + 8 * r];
+  }
+}
+
+/* Opens a span, whose steps have been loaded, and loads those of the next one and its own rows' scales: what they are
+ * needed for comes later. */
+template <class S>
+static __device__ __forceinline__ void open_span(const gemm_args &a, uint32_t span, span_warp<S> &own) {
+#pragma unroll
+  for (uint32_t t = 0; t < S::per_warp; t++) {
+#pragma unroll
     for (uint32_t r = 0; r < 2; r++) {
-      own.step[t][r] = __uint_as_float((uint32_t)steps[threadIdx.x % 32 / 4 + 8 * r] << 16);
+      own.step[t][r] = __uint_as_float(own.next[t][r] << 16);
       own.over[t][r] = inverse_of(own.step[t][r]);
     }
   }
+  load_steps(a, span + 1, own);
 #pragma unroll
   for (uint32_t n = 0; n < S::nt; n++) {
     own.scale[n] = make_float2(0.0f, 0.0f);
@@ -41,8 +53,8 @@ static __device__ __forceinline__ void open_span(const gemm_args &a, uint32_t sp
   }
 }
 
-/* The products of a stage. */
-template <int T, class S>
+/* The products of a stage with the first N eights of rows, without a branch between them. */
+template <int T, class S, uint32_t N>
 static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint32_t unit, bool tail,
                                                       const span_warp<S> &own, int32_t (&d)[S::per_warp][S::nt][4]) {
   uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage);
@@ -62,9 +74,8 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
 #pragma unroll
     for (uint32_t t = 0; t < S::per_warp; t++) requantise_operands<T>(codes[t], factors[t], i, w[t]);
 #pragma unroll
-    for (uint32_t n = 0; n < S::nt; n += 2) {
+    for (uint32_t n = 0; n < N; n += 2) {
       uint32_t b[4];
-      if (n >= own.n_eights) break;
       ldmatrix_x4(b, b_at + n * 1024);
 #pragma unroll
       for (uint32_t t = 0; t < S::per_warp; t++) {
@@ -93,22 +104,6 @@ static __device__ __forceinline__ void scale_sums(const span_warp<S> &own, int32
   }
 }
 
-template <int T, class S>
-static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile_item &item, uint32_t unit,
-                                                  uint8_t *to) {
-  if (unit < a.n_units) {
-    copy_weights<T, S>(a, unit, to, [&](uint32_t own) {
-      weight_tile t = find_tile(a, item.tile + own);
-      const gemm_weight &weight = a.weight[t.w];
-      uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
-      return weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes;
-    });
-    const uint8_t *rows = (const uint8_t *)a.x + ((uint64_t)unit * a.x_tiles + item.first / 8) * 1024;
-    copy_bytes(to + S::w_stage, rows, (item.n + 7) / 8 * 1024, threadIdx.x, S::threads);
-  }
-  cp_async_commit();
-}
-
 /* Stores a row tile's sums. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. */
 template <class S>
 static __device__ __forceinline__ void store_tile(const gemm_args &a, const tile_item &item, uint32_t own_tile,
@@ -133,8 +128,8 @@ static __device__ __forceinline__ void store_tile(const gemm_args &a, const tile
   }
 }
 
-template <int T, class S>
-static __device__ __forceinline__ void multiply_item(const gemm_args &a, const tile_item &item, uint8_t *memory) {
+template <int T, class S, class F>
+static __device__ __forceinline__ void multiply_item(const gemm_args &a, const tile_item &item, F &&step) {
   uint32_t n_spans = w8a8_spans_of(a);
   span_warp<S> own;
   own.tile = threadIdx.x / 32 * S::per_warp, own.n_eights = (item.n + 7) / 8;
@@ -146,68 +141,48 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
     uint64_t tile = (uint64_t)item.matrix * a.weight[c.w].n_tiles + min(c.tile, a.weight[c.w].n_tiles - 1);
     own.steps[t] = a.weight[c.w].steps + tile * n_spans * W8A8_STEPS_BYTES;
   }
+  load_steps(a, 0, own);
   float sums[S::per_warp][S::nt][4] = {};
   int32_t d[S::per_warp][S::nt][4] = {};
-  __syncthreads(); /* all warps have done with the stages of the item before */
-  for (uint32_t i = 0; i + 1 < S::stages; i++) copy_stage<T, S>(a, item, i, memory + i * S::stage);
 #pragma unroll 1
-  for (uint32_t unit = 0, at = 0; unit < a.n_units; unit++) {
+  for (uint32_t unit = 0; unit < a.n_units; unit++) {
     if (unit % 2 == 0) open_span(a, unit / 2, own);
-    ring_step<S::stages>();
-    uint32_t before = at == 0 ? S::stages - 1 : at - 1;
-    copy_stage<T, S>(a, item, unit + S::stages - 1, memory + before * S::stage);
-    multiply_stage<T, S>(memory + at * S::stage, unit, is_tail_unit_of<T>(a, unit), own, d);
-    at = at + 1 == S::stages ? 0 : at + 1;
+    const uint8_t *stage = step();
+    bool tail = is_tail_unit_of<T>(a, unit);
+    if (S::few == S::nt || own.n_eights > S::few)
+      multiply_stage<T, S, S::nt>(stage, unit, tail, own, d);
+    else
+      multiply_stage<T, S, S::few>(stage, unit, tail, own, d);
     if (unit % 2 == 1 || unit + 1 == a.n_units) scale_sums(own, d, sums);
   }
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) store_tile<S>(a, item, own.tile + t, sums[t]);
 }
 
-template <int T, bool WIDE>
-static __global__ void __launch_bounds__(128) w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
-  using S = gemm_tile<T, WIDE, 1024>;
+template <int T, int SIZE>
+static __global__ void __launch_bounds__(128, SIZE == TILE_THIN ? 5 : 1)
+    w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
+  launch_dependents_and_wait();
+  using S = gemm_tile<T, SIZE, 1024>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
-  tile_items items = count_items<S>(a);
-#pragma unroll 1
-  for (uint32_t index = blockIdx.x; index < items.n; index += gridDim.x) {
-    tile_item item = item_at<S>(a, items, index);
-    if (item.n > 0) multiply_item<T, S>(a, item, memory);
-  }
+  multiply_items<T, S, 1024>(a, memory, [&](const tile_item &item, auto &step) { multiply_item<T, S>(a, item, step); });
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-template <int T, bool WIDE>
-static weft_status launch(cuda_device *d, const gemm_args *a) {
-  using S = gemm_tile<T, WIDE, 1024>;
-  cuda_start(d, w8a8_gemm_kernel<T, WIDE>, blocks_of<S>(d, *a), S::threads, S::bytes, *a);
-  return cuda_launched(d, "a product of 8 bits");
-}
-
 /* Only types that w8a8_takes have kernels. */
-weft_status w8a8_gemm(cuda_device *d, const gemm_args *args) {
+template <int SIZE>
+static weft_status launch_items(cuda_device *d, const gemm_args *args) {
   return dispatch_packed_type(args->type, [&](auto type) {
     constexpr int T = decltype(type)::value;
-    if constexpr (w8a8_takes(T))
-      return is_wide_call(d, *args) ? launch<T, true>(d, args) : launch<T, false>(d, args);
-    else
+    if constexpr (w8a8_takes(T)) {
+      using S = gemm_tile<T, SIZE, 1024>;
+      cuda_start(d, w8a8_gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads, S::bytes, *args);
+      return cuda_launched(d, "a product of 8 bits");
+    } else {
       return WEFT_E_UNSUPPORTED;
+    }
   });
 }
 
-bool w8a8_has_gated_epilogue(const cuda_device *, const gemm_args *) {
-  return false;
-}
-
-bool w8a8_is_narrow(const cuda_device *, const gemm_args *) {
-  return false;
-}
-
-bool int8_gemm_takes(const gemm_args *) {
-  return false;
-}
-
-bool int8_gemm_has_gated_epilogue(const gemm_args *) {
-  return false;
-}
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* The GEMM kernels of the portable set by the size of their items (gemm_tile.cuh), in 16 bits and in W8A8, the latter
+ * for types that w8a8_takes; UNSUPPORTED: another type. */
+#ifndef WEFT_KERNELS_CUDA_PORTABLE_GEMM_SIZES_H
+#define WEFT_KERNELS_CUDA_PORTABLE_GEMM_SIZES_H
+
+#include "kernels/cuda/gemm/w8a8.h"
+
+weft_status gemm_wide(cuda_device *d, const gemm_args *args);
+weft_status gemm_narrow(cuda_device *d, const gemm_args *args);
+weft_status gemm_thin(cuda_device *d, const gemm_args *args);
+weft_status w8a8_gemm_wide(cuda_device *d, const gemm_args *args);
+weft_status w8a8_gemm_narrow(cuda_device *d, const gemm_args *args);
+weft_status w8a8_gemm_thin(cuda_device *d, const gemm_args *args);
+
+#endif
