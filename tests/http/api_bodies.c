@@ -43,16 +43,23 @@ static int hold(const char *who, size_t n) {
   return fd;
 }
 
-/* One by one, until each is held or refused. Returns how many are held. */
+static double n_refused_all(void) {
+  return n_refused(429) + n_refused(503);
+}
+
+/* One by one, until all sent so far are held or refused: one that is refused may give its bytes back after it was counted, so
+ * bytes and refusals are looked at again until they agree. Returns how many came with no refusal. */
 static int hold_all(const char *who, int *fd, int n) {
+  const double bytes = metric("weft_http_body_bytes"), refused = n_refused_all();
   int n_held = 0;
   for (int i = 0; i < n; i++) {
-    double bytes = metric("weft_http_body_bytes"), refused = n_refused(429) + n_refused(503);
+    double before = n_refused_all(), now = before;
     fd[i] = hold(who, MIB);
-    while (metric("weft_http_body_bytes") != bytes + MIB - 1 && n_refused(429) + n_refused(503) == refused) {
+    while (metric("weft_http_body_bytes") != bytes + (i + 1 - (now - refused)) * (MIB - 1)) {
       (void)poll(NULL, 0, 1);
+      now = n_refused_all();
     }
-    n_held += n_refused(429) + n_refused(503) == refused;
+    n_held += now == before;
   }
   return n_held;
 }
