@@ -47,8 +47,8 @@ static double n_refused_all(void) {
   return n_refused(429) + n_refused(503);
 }
 
-/* One by one, until all sent so far are held or refused: one that is refused may give its bytes back after it was counted, so
- * bytes and refusals are looked at again until they agree. Returns how many came with no refusal. */
+/* One by one, until all sent so far are held or refused: one that is refused may give its bytes back after it was
+ * counted, so bytes and refusals are looked at again until they agree. Returns how many came with no refusal. */
 static int hold_all(const char *who, int *fd, int n) {
   const double bytes = metric("weft_http_body_bytes"), refused = n_refused_all();
   int n_held = 0;
