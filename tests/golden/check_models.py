@@ -364,6 +364,11 @@ def blocks_of(head, ops):
             yield from ((int(rest[0]) + layer * n, n) for layer in range(int(head["n_layers"]) + 1))
 
 
+def fed(ops):
+    """Offsets of the logits that a later step starts from."""
+    return {int(rest[2]) for word, rest in ops if word == "canvas" and rest[2] != "none"}
+
+
 def compare(model, head, ops, floats, wrong, run_of):
     """Largest error of logits, and of streams, as parts of the range of each expected block."""
     vocab, worst, worst_stream, run, stream = int(head["n_vocab"]), 0.0, 0.0, None, None

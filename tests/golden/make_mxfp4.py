@@ -120,7 +120,8 @@ def main():
         lines = f.read().splitlines(keepends=True)
     end = lines.index("case prompt-15\n")  # the cases before it are kept
     n = int(lines[end + 1].split()[2])
-    golden_floats.write(os.path.join(OUT, "dg-mxfp4"), floats[:n], [b for b in check_models.blocks_of(head, ops) if b[0] < n])
+    golden_floats.write(os.path.join(OUT, "dg-mxfp4"), floats[:n],
+                        [b for b in check_models.blocks_of(head, ops) if b[0] < n], check_models.fed(ops))
     with open(os.path.join(OUT, "dg-mxfp4.cases.txt"), "w", encoding="ascii") as f:
         for line in lines[:end]:
             word = line.split()[0]

@@ -184,7 +184,7 @@ def make(name, base, family, run_of, is_stored):
     head |= {"gguf": name + ".gguf\ntolerance 1e-3 ref", "n_hidden": WIDTH, "n_floats": floats.size, "seed": seed}
     with open(os.path.join(OUT, name + ".cases.txt"), "w", encoding="ascii") as f:
         f.write("\n".join([f"{k} {v}" for k, v in head.items()] + lines) + "\n")
-    golden_floats.write(os.path.join(OUT, name), floats, check_models.blocks_of(*check_models.read_cases(name)))
+    golden_floats.write(os.path.join(OUT, name), floats, check_models.blocks_of(*check_models.read_cases(name)), ())
     n = sum(kind == NVFP4 for _, kind in stored.values())
     print(f"{name}: {n} matrices, seed {seed}, router gap {Gap.least:.1e}, {floats.size} floats")
 
