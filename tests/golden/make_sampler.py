@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Makes sampler/injected.{txt,f32} and sampler/generate.{txt,q24}.
+"""Makes sampler/injected.{txt,f32}, sampler/random.{txt,q24} and sampler/generate.{txt,q24}.
 
     python make_sampler.py
 
 Every line comes from the `generate` method of transformers' DiffusionGemmaForBlockDiffusion itself. Only
 its sources of chance are replaced: torch.multinomial returns the array D, torch.randint the initial canvas
-and the renoise tokens. For `injected` the forward pass is replaced too, by prepared logits; for `generate`
-the tiny models of models/ run for real. README.md states the format.
+and the renoise tokens. For `injected` and `random` the forward pass is replaced too, by prepared logits; for
+`generate` the tiny models of models/ run for real. README.md states the format.
 """
 
 import math
@@ -194,7 +194,7 @@ class Writer:
         add(f"stop {int(s['stop'])}")
 
     def save(self):
-        if self.base.endswith("generate"):  # those of `injected` have ties, which only whole floats keep
+        if not self.base.endswith("injected"):  # its floats have ties, which only whole floats keep
             ends = np.cumsum([len(x) // 4 for x in self.parts]).tolist()
             golden_floats.write(self.base, np.frombuffer(b"".join(self.parts), "<f4"),
                                 [(end - len(x) // 4, len(x) // 4) for x, end in zip(self.parts, ends)])
@@ -323,19 +323,21 @@ def random_case(seed):
     return vocab, canvas, p, logits
 
 
+def trace(name, vocab, canvas, p, logits, seed):
+    """One `generate` with prepared logits."""
+    config = tiny_configs.Tiny(name, "sf", "diffusion-gemma", canvas=canvas, vocab=vocab, dense=32)
+    model = tiny_models.diffusion(config)
+    return Trace(canvas, vocab, seed, logits).run(model, [2, 4], **p)
+
+
 def make_injected(w):
-    base = tiny_configs.Tiny("injected", "sf", "diffusion-gemma", canvas=8)
-
-    def trace(name, vocab, canvas, p, logits, seed):
-        config = tiny_configs.Tiny(name, "sf", "diffusion-gemma", canvas=canvas, vocab=vocab,
-                                   dense=base.hidden)
-        model = tiny_models.diffusion(config)
-        return Trace(canvas, vocab, seed, logits).run(model, [2, 4], **p)
-
     for i, (name, vocab, canvas, p, logits) in enumerate(exact_cases()):
         blocks = trace(name, vocab, canvas, p, logits, 900 + i)
         check_meaning(name, blocks)
         w.case(name, vocab, canvas, p, blocks)
+
+
+def make_random(w):
     made, seed = 0, 0
     while made < 24:
         vocab, canvas, p, logits = random_case(seed)
@@ -384,7 +386,7 @@ def check_same(name, dg):
 def main():
     torch.set_num_threads(1)
     os.makedirs(OUT, exist_ok=True)
-    for name, make in (("injected", make_injected), ("generate", make_generate)):
+    for name, make in (("injected", make_injected), ("random", make_random), ("generate", make_generate)):
         w = Writer(name)
         with torch.no_grad():
             make(w)

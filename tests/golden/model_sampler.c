@@ -150,12 +150,18 @@ static void injected(void **state) {
   run_file("injected", false);
 }
 
+static void random_logits(void **state) {
+  (void)state;
+  run_file("random", true);
+}
+
 static void generated(void **state) {
   (void)state;
   run_file("generate", true);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(injected), cmocka_unit_test(generated)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(injected), cmocka_unit_test(random_logits),
+                                     cmocka_unit_test(generated)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
