@@ -369,6 +369,7 @@ static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_m
   wgmma_wait<0>();
   release_stage(m, at.spent);
   scale_sums((const float *)(const void *)factors, at.row, d, sums);
+  __threadfence_block(); /* the factors have been read, as in w8a8_pipeline.cuh */
   __syncwarp();
   mbarrier_arrive_warp(&m.factors_empty[at.factors.stage]);
   advance(at.factors, FACTORS);

@@ -172,6 +172,7 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_
   wgmma_wait<0>();
   fence_operands(second);
   add(at.scales + at.x_at.stage * S::scales, step);
+  __threadfence_block(); /* the scales have been read: without it the arrival may overtake these loads */
   __syncwarp();
   mbarrier_arrive_warp(&at.x_empty[at.x_at.stage]);
   advance(at.x_at, S::stages);
