@@ -2,8 +2,8 @@
 /* latent_heads of many rows on Hopper's tensor cores: the order of sums is that of latent_heads.cu.
  *
  * A block has 128 rows and 128 outputs of a head, each of its two warpgroups 64 of the rows. Inputs and weights are
- * split to high and low on their way through registers: while the tensor cores multiply 64 inputs, the threads store
- * the next 64 as swizzled operands and load those behind them. */
+ * split to high and low on their way through registers, and stored as swizzled operands. A multiprocessor has two
+ * blocks: one multiplies while the other one loads and splits. */
 #include "kernels/cuda/attention/attention_wgmma.cuh"
 #include "kernels/cuda/latent/latent.cuh"
 #include "kernels/cuda/split.cuh"
@@ -25,7 +25,7 @@ struct wide_operand {
   uint8_t high[OPERAND_BYTES], low[OPERAND_BYTES];
 };
 struct wide_memory {
-  wide_operand x[2], weight[2];
+  wide_operand x, weight;
 };
 
 /* The thread's pieces of inputs from `base` on of the first n of 128 rows; zeros behind them. */
@@ -70,37 +70,40 @@ static __device__ __forceinline__ void issue_products(const wide_operand &x, con
   wgmma_commit();
 }
 
-static __global__ void __launch_bounds__(WIDE_THREADS, 1)
+/* The numbers behind a head's inputs, two at a time. */
+static __device__ __forceinline__ void copy_pairs(const weft_latent_heads_args &a, uint32_t head, uint32_t first_row,
+                                                  uint32_t n_rows) {
+  const uint32_t n_pairs = a.n_rest / 2;
+#pragma unroll 4
+  for (uint32_t i = threadIdx.x; i < n_rows * n_pairs; i += WIDE_THREADS) {
+    const uint64_t row = first_row + i / n_pairs, at = i % n_pairs * 2;
+    const float *from = a.x + row * a.x_stride + (uint64_t)head * (a.n_in + a.n_rest) + a.n_in + at;
+    float *to = a.y + row * a.y_stride + (uint64_t)head * (a.n_out + a.n_rest) + a.n_out + at;
+    *(float2 *)(void *)to = *(const float2 *)(const void *)from;
+  }
+}
+
+static __global__ void __launch_bounds__(WIDE_THREADS, 2)
     wide_kernel(const __grid_constant__ weft_latent_heads_args a) {
   launch_dependents_and_wait();
   extern __shared__ __align__(1024) uint8_t shared[];
   wide_memory &m = *(wide_memory *)(void *)shared;
   const uint32_t head = blockIdx.z, first = blockIdx.y * WIDE_OUTPUTS, first_row = blockIdx.x * WIDE_ROWS;
-  const uint32_t n_rows = min((uint32_t)WIDE_ROWS, a.n_rows - first_row), n_steps = a.n_in / WIDE_INPUTS;
+  const uint32_t n_rows = min((uint32_t)WIDE_ROWS, a.n_rows - first_row);
   const float *weight = a.weight + ((uint64_t)head * a.n_out + first) * a.n_in;
   const float *x = a.x + first_row * a.x_stride + (uint64_t)head * (a.n_in + a.n_rest);
-  float4 inputs[OF_THREAD], weights[OF_THREAD];
+  float4 pieces[OF_THREAD];
   float sums[16][4];
-  load_pieces(x, a.x_stride, n_rows, 0, inputs);
-  load_pieces(weight, a.n_in, WIDE_OUTPUTS, 0, weights);
-  store_pieces(inputs, m.x[0]);
-  store_pieces(weights, m.weight[0]);
-  load_pieces(x, a.x_stride, n_steps > 1 ? n_rows : 0, WIDE_INPUTS, inputs);
-  load_pieces(weight, a.n_in, n_steps > 1 ? WIDE_OUTPUTS : 0, WIDE_INPUTS, weights);
-  fence_proxy_async();
-  __syncthreads();
+  load_pieces(x, a.x_stride, n_rows, 0, pieces);
 #pragma unroll 1
-  for (uint32_t step = 0; step < n_steps; step++) {
-    issue_products(m.x[step % 2], m.weight[step % 2], step == 0, sums);
-    if (step + 1 < n_steps) {
-      const uint32_t base = (step + 2) * WIDE_INPUTS;
-      const bool is_there = step + 2 < n_steps;
-      store_pieces(inputs, m.x[(step + 1) % 2]);
-      store_pieces(weights, m.weight[(step + 1) % 2]);
-      load_pieces(x, a.x_stride, is_there ? n_rows : 0, base, inputs);
-      load_pieces(weight, a.n_in, is_there ? WIDE_OUTPUTS : 0, base, weights);
-      fence_proxy_async();
-    }
+  for (uint32_t base = 0; base < a.n_in; base += WIDE_INPUTS) {
+    store_pieces(pieces, m.x);
+    load_pieces(weight, a.n_in, WIDE_OUTPUTS, base, pieces);
+    store_pieces(pieces, m.weight);
+    fence_proxy_async();
+    __syncthreads();
+    issue_products(m.x, m.weight, base == 0, sums);
+    if (base + WIDE_INPUTS < a.n_in) load_pieces(x, a.x_stride, n_rows, base + WIDE_INPUTS, pieces);
     wgmma_wait<0>();
     __syncthreads();
   }
@@ -113,7 +116,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS, 1)
 #pragma unroll
     for (int n = 0; n < 16; n++) *(float2 *)(void *)(to + 8 * n) = make_float2(sums[n][2 * h], sums[n][2 * h + 1]);
   }
-  if (blockIdx.y == 0) latent_copy_rest(a, head, first_row, n_rows);
+  if (blockIdx.y == 0) copy_pairs(a, head, first_row, n_rows);
 }
 
 bool latent_heads_are_wide(const weft_latent_heads_args *a) {

@@ -2,7 +2,8 @@
 /* latent_rows and latent_press.
  *
  * latent_rows: a warp has one head of a row, of its queries or its index queries, or the row's vector. It stays in
- * registers from load to store. The squares of a lane ascend, then a tree over lanes.
+ * registers from load to store. The squares of a lane ascend, then a tree over lanes. Of parted queries, of which a few
+ * numbers rotate and all others stay, a warp has some heads, for which it makes sines and cosines once.
  *
  * latent_press: a block has a row, and stores its pending numbers; where a block of positions ends with the row it
  * makes the row of that block. What positions of the same call have as pending numbers is made anew from the inputs,
@@ -12,7 +13,7 @@
 
 #include "kernels/cuda/latent/latent.cuh"
 
-enum { ROWS_WARPS = 4, PRESS_THREADS = 512, PRESS_ROWS = 2 * WEFT_LATENT_RATIO_MAX };
+enum { ROWS_WARPS = 4, PARTED_HEADS = 5, PRESS_THREADS = 512, PRESS_ROWS = 2 * WEFT_LATENT_RATIO_MAX };
 
 void latent_copy_segments(const weft_latent_segment *segment, uint32_t n, weft_latent_segment *to) {
   for (uint32_t s = 0; s < n; s++) {
@@ -52,31 +53,58 @@ static __device__ __forceinline__ void norm_of_warp(float (&x)[STEPS], const flo
   }
 }
 
+/* Rotates heads [first, first + PARTED_HEADS) of a row's parted queries. */
+static __device__ __forceinline__ void turn_heads(const weft_latent_rows_args &a, uint32_t r, uint32_t first,
+                                                  uint32_t position) {
+  const uint32_t lane = threadIdx.x % 32, n = a.near.width, kept = n - a.turn.n_rotated;
+  const uint32_t end = min(first + PARTED_HEADS, a.n_heads);
+  for (uint32_t base = kept / 32 * 32; base < n; base += 32) {
+    const uint32_t d = base + lane;
+    const bool turns = d >= kept && d < n;
+    float2 both = make_float2(0.0f, 1.0f);
+    if (turns) both = latent_sine_and_cosine(__fmul_rn((float)position, a.turn.inv_freq[(d - kept) / 2]));
+    const float sine = d % 2 == 0 ? -both.x : both.x;
+#pragma unroll
+    for (uint32_t i = 0; i < PARTED_HEADS; i++) {
+      float *own = a.q + r * a.q_stride + (uint64_t)(first + i) * n + d;
+      const bool is_there = turns && first + i < end;
+      const float x = is_there ? *own : 0.0f, other = __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+      if (is_there) *own = __fmaf_rn(x, both.y, __fmul_rn(other, sine));
+    }
+  }
+}
+
+/* How many warps have queries of a row. */
+static __host__ __device__ __forceinline__ uint32_t query_warps(const weft_latent_rows_args &a) {
+  return a.parted ? (a.n_heads + PARTED_HEADS - 1) / PARTED_HEADS : a.n_heads;
+}
+
 template <int STEPS>
 static __global__ void __launch_bounds__(32 * ROWS_WARPS) rows_kernel(const __grid_constant__ weft_latent_rows_args a) {
   launch_dependents_and_wait();
   const uint32_t lane = threadIdx.x % 32, r = blockIdx.x, item = blockIdx.y * ROWS_WARPS + threadIdx.x / 32;
-  const uint32_t n_index = a.index_q == NULL ? 0 : a.n_index_heads;
-  if (item > a.n_heads + n_index) return;
+  const uint32_t n_index = a.index_q == NULL ? 0 : a.n_index_heads, n_q = query_warps(a);
+  if (item > n_q + n_index) return;
   const weft_latent_segment &s = latent_find_segment(a.segment, a.n_segments, r);
-  const uint32_t position = s.kv_len + (r - s.first_row), index = item - a.n_heads - 1;
-  const bool is_q = item > 0 && item <= a.n_heads, is_index = item > a.n_heads;
+  const uint32_t position = s.kv_len + (r - s.first_row), index = item - n_q - 1;
+  const bool is_q = item > 0 && item <= n_q, is_index = item > n_q;
+  if (is_q && a.parted) {
+    turn_heads(a, r, (item - 1) * PARTED_HEADS, position);
+    return;
+  }
   const uint32_t n = is_index ? a.index_dim : a.near.width;
   float *own = is_index ? a.index_q + r * a.index_q_stride + (uint64_t)index * n
                : is_q   ? a.q + r * a.q_stride + (uint64_t)(item - 1) * n
                         : NULL;
   const float *from = own != NULL ? own : a.kv + r * a.kv_stride;
-  const uint32_t kept = is_q && a.parted ? n - a.turn.n_rotated : 0; /* numbers that stay as they are */
   float x[STEPS];
 #pragma unroll
-  for (int i = 0; i < STEPS; i++) x[i] = lane + 32 * i < n && 32 * i + 32 > kept ? from[lane + 32 * i] : 0.0f;
-  if (!is_index && !(is_q && a.parted))
-    norm_of_warp(x, is_q ? NULL : a.kv_norm, a.parted ? n - a.turn.n_rotated : n, a.eps);
+  for (int i = 0; i < STEPS; i++) x[i] = lane + 32 * i < n ? from[lane + 32 * i] : 0.0f;
+  if (!is_index) norm_of_warp(x, is_q ? NULL : a.kv_norm, a.parted ? n - a.turn.n_rotated : n, a.eps);
   uint8_t *near = own != NULL ? NULL : latent_row_at(a.near, a.near.offset, s.table[WEFT_LATENT_NEAR], position);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     if (32 * i >= n) break;
-    if (32 * i + 32 <= kept) continue;
     if (32 * i + 32 > n - a.turn.n_rotated) x[i] = latent_rotate(a.turn, x[i], lane + 32 * i, n, position, 1.0f);
     if (own == NULL)
       latent_store(a.near.type, near, x[i], lane + 32 * i, n);
@@ -95,7 +123,7 @@ weft_status cuda_latent_rows(weft_device *device, const weft_latent_rows_args *a
   weft_latent_rows_args a = *args;
   weft_status status = latent_push_segments(d, args->segment, args->n_segments, &a.segment);
   if (status != WEFT_OK) return status;
-  uint32_t n_items = 1 + a.n_heads + (a.index_q == NULL ? 0 : a.n_index_heads),
+  uint32_t n_items = 1 + query_warps(a) + (a.index_q == NULL ? 0 : a.n_index_heads),
            widest = a.index_q != NULL && a.index_dim > a.near.width ? a.index_dim : a.near.width;
   if (widest > WEFT_HEAD_DIM_MAX || cuda_ceil(n_items, ROWS_WARPS) > 65535) return WEFT_E_UNSUPPORTED;
   cuda_start(d,
