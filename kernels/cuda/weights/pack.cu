@@ -226,7 +226,9 @@ static __device__ uint32_t pack_scales(const pack_args &a, uint64_t tile, uint32
   if (a.type == WEFT_TYPE_MXFP4) {
     for (uint32_t i = 0; i < 4; i++) { /* [block][row half] */
       uint32_t block = at / 2 + i / 2;
-      word |= file_byte(a, file_row(a, tile, block / n + 8 * (i % 2)), k0 + 32 * (block % n), 0) << (8 * i);
+      uint32_t e = file_byte(a, file_row(a, tile, block / n + 8 * (i % 2)), k0 + 32 * (block % n), 0);
+      if (e > 0 && e < 255) note_most_f32(&a.header->max_scale, __uint_as_float(e << 23)); /* 2^(e - 127) */
+      word |= e << (8 * i);
     }
     return word;
   }
