@@ -19,7 +19,7 @@ typedef struct rule_columns {
 typedef enum state_form {
   STATE_SPLIT, /* high and low */
   STATE_WHOLE, /* state */
-  STATE_AWAY   /* in memory, at `from`: it is read as often as it is used, and takes no registers */
+  STATE_AWAY   /* in memory, at `from`: it is read once for each tile, and takes no registers */
 } state_form;
 
 /* Keys 8 n + 2 c and the next, as in rule_columns. from: the lane's first column, NULL at position 0. */
@@ -113,12 +113,10 @@ static __device__ __forceinline__ void multiply_pair(float (&sums)[2][4], const 
   mma_bf16(sums[1], a, b2, b3);
 }
 
-template <state_form FORM>
-static __device__ __forceinline__ void multiply_queries(const tile_inputs &in, const rule_columns &columns, uint32_t s,
-                                                        tile_sums &sums) {
-  uint32_t high[4], low[4];
+/* high, low: of sixteen keys of the state. */
+static __device__ __forceinline__ void multiply_queries(const tile_inputs &in, const uint32_t (&high)[4],
+                                                        const uint32_t (&low)[4], uint32_t s, tile_sums &sums) {
   uint4 query = in.queries->operand[s][0][own_lane()], rest = in.queries->operand[s][1][own_lane()];
-  split_keys<FORM>(columns, s, high, low);
   multiply_pair(sums.high, high, query.x, query.y, query.z, query.w);
   multiply_pair(sums.low, low, query.x, query.y, query.z, query.w);
   multiply_pair(sums.low, high, rest.x, rest.y, rest.z, rest.w);
@@ -190,6 +188,17 @@ static __device__ __forceinline__ void solve_eight(const tile_inputs &in, uint32
     u[j] = pair_bf16(t < in.end ? found[2 * j] : 0.0f, t + 1 < in.end ? found[2 * j + 1] : 0.0f);
 }
 
+/* The same where the state is in registers: in a turn of solve_eight. One that is away is read once, for keys and
+ * queries together, and nothing is left to do there. */
+template <state_form FORM>
+static __device__ __forceinline__ void multiply_queries_later(const tile_inputs &in, const rule_columns &columns,
+                                                              uint32_t s, tile_sums &sums) {
+  if (FORM == STATE_AWAY) return;
+  uint32_t high[4], low[4];
+  split_keys<FORM>(columns, s, high, low);
+  multiply_queries(in, high, low, s, sums);
+}
+
 /* u and results of a tile. value, out: as tile_sums. u: of rows before the call's as stored, else zeros. */
 template <state_form FORM>
 static __device__ __forceinline__ void compute_tile(const tile_inputs &in, const float (&value)[2][4],
@@ -204,6 +213,7 @@ static __device__ __forceinline__ void compute_tile(const tile_inputs &in, const
     split_keys<FORM>(columns, s, high, low);
     multiply_pair(keys.high, high, key[0], key[1], key[2], key[3]);
     multiply_pair(keys.low, low, key[0], key[1], key[2], key[3]);
+    if (FORM == STATE_AWAY) multiply_queries(in, high, low, s, queries);
   }
   decay_sums(in, keys, of_k);
 #pragma unroll
@@ -213,17 +223,24 @@ static __device__ __forceinline__ void compute_tile(const tile_inputs &in, const
     add_tile(&in.weights->operand[i][2], columns.u[i], of_q);
   }
   const uint4(*own)[32] = in.weights->operand[in.tile];
-  uint32_t eight[2] = {u[0], u[1]};
-  solve_eight(in, 0, value[0], of_k[0], eight, [&](uint32_t p) { multiply_queries<FORM>(in, columns, p, queries); });
-  const uint32_t first[4] = {eight[0], eight[1], 0, 0};
-  uint4 high = own[0][own_lane()], low = own[1][own_lane()];
-  mma_bf16(of_k[1], first, high.z, high.w);
-  mma_bf16(of_k[1], first, low.z, low.w);
-  u[0] = eight[0], u[1] = eight[1];
-  eight[0] = u[2], eight[1] = u[3];
-  solve_eight(in, 1, value[1], of_k[1], eight,
-              [&](uint32_t p) { multiply_queries<FORM>(in, columns, 4 + p, queries); });
-  u[2] = eight[0], u[3] = eight[1];
+  /* Eight rows that are all of before the call are as stored, eight behind its end are zeros: as they were loaded. */
+  uint32_t middle = in.tile * ROWS + 8;
+  if (FORM != STATE_AWAY || in.first < middle) {
+    uint32_t eight[2] = {u[0], u[1]};
+    solve_eight(in, 0, value[0], of_k[0], eight,
+                [&](uint32_t p) { multiply_queries_later<FORM>(in, columns, p, queries); });
+    u[0] = eight[0], u[1] = eight[1];
+  }
+  if (FORM != STATE_AWAY || in.end > middle) {
+    const uint32_t first[4] = {u[0], u[1], 0, 0};
+    uint32_t eight[2] = {u[2], u[3]};
+    uint4 high = own[0][own_lane()], low = own[1][own_lane()];
+    mma_bf16(of_k[1], first, high.z, high.w);
+    mma_bf16(of_k[1], first, low.z, low.w);
+    solve_eight(in, 1, value[1], of_k[1], eight,
+                [&](uint32_t p) { multiply_queries_later<FORM>(in, columns, 4 + p, queries); });
+    u[2] = eight[0], u[3] = eight[1];
+  }
   add_tile(own + 2, u, of_q);
   decay_sums(in, queries, out);
 #pragma unroll

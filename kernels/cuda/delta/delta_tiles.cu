@@ -126,7 +126,7 @@ typedef struct short_memory {
   uint8_t key[EVERY * KEY_BYTES];
   tile_weights weights;
   tile_queries queries;
-  float query[ROWS * QUERY_FLOATS], out[ROWS * QUERY_FLOATS];
+  float query[ROWS * QUERY_FLOATS]; /* of a tile's rows; then their results */
   tile_numbers numbers;
   uint8_t *row[EVERY];
 } short_memory;
@@ -176,10 +176,10 @@ static __device__ __forceinline__ void finish_tile(const rule_args &k, const sho
     uint64_t row = b.piece.first_row + (t - b.piece.first);
     if (t < b.piece.first || t >= b.piece.end) continue;
     if (k.norms)
-      delta_norm_row<DIM / 32>(k.op, m.out + r * QUERY_FLOATS, row, b.head);
+      delta_norm_row<DIM / 32>(k.op, m.query + r * QUERY_FLOATS, row, b.head);
     else
       for (uint32_t c = own_lane(); c < DIM; c += 32)
-        k.op.out[row * k.op.out_stride + b.head * DIM + c] = m.out[r * QUERY_FLOATS + c];
+        k.op.out[row * k.op.out_stride + b.head * DIM + c] = m.query[r * QUERY_FLOATS + c];
   }
 }
 
@@ -242,6 +242,7 @@ static __device__ __forceinline__ void run_piece(const rule_args &k, const short
     load_u(m.row + tile * ROWS, b.u_at, tile, b.piece.first, u);
     load_values(k, b, tile, value);
     ask_for_gates(k, b, tile);
+    if (tile > begin) __syncthreads(); /* the results of the tile before have been read */
     load_queries<SHORT_THREADS>(k, b.piece, b.key_head, tile * ROWS, ROWS, m.query);
     cp_async_wait<0>();
     __syncthreads();
@@ -250,7 +251,7 @@ static __device__ __forceinline__ void run_piece(const rule_args &k, const short
     if (!is_old) {
       compute_tile<FORM>(in, value, columns, u, out);
       store_tile(in, m.row + tile * ROWS, b.u_at, u, out,
-                 [&](uint32_t r, float2 x) { *(float2 *)(void *)&m.out[r * QUERY_FLOATS + b.column] = x; });
+                 [&](uint32_t r, float2 x) { *(float2 *)(void *)&m.query[r * QUERY_FLOATS + b.column] = x; });
     }
     keep_u(tile, u, columns);
     if (crosses) add_to_state(in, u, columns);
