@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The kernel sets that this module has, in the order in which a card is offered them. */
 #include "kernels/cuda/attention/attention.cuh"
-#include "kernels/cuda/gemm/w8a8.h"
+#include "kernels/cuda/gemm/int8_jobs.h"
 #include "kernels/cuda/head/soft_integers.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/moe/experts_gemv.h"
@@ -60,6 +60,7 @@ static weft_status set_up_products(cuda_device *d) {
   status = w8a8_gemm_setup(d);
   if (status == WEFT_OK) status = w8a8_dense_setup(d);
   if (status == WEFT_OK) status = int8_gemm_setup(d);
+  if (status == WEFT_OK) status = int8_jobs_setup(d);
   return status == WEFT_OK ? w8a8_gemv_setup(d) : status;
 }
 

@@ -348,6 +348,7 @@ static void test_one_expert(void **state) {
 static void items_agree(weft_device *device, const char *name, const subject *u) {
   buffer all = run_rows(device, u, 0, 256, NULL);
   assert_fewer(device, name, u, 128, &all);
+  if (is_cuda(device)) assert_fewer(device, name, u, 160, &all); /* one expert's pairs are cut at 64 rows */
   assert_fewer(device, name, u, ROWS, &all);
   for (uint32_t n = 2; n <= 9; n++) assert_fewer(device, name, u, n, &all); /* few rows have kernels of their own */
   for (uint32_t r = 0; r < 256; r += 51) assert_alone(device, name, u, r, &all);

@@ -14,7 +14,8 @@
  * Law: a result has the bits of w8a8_gemm, which has the same sums in the same order. A stage is read and written
  * again as pipeline.cuh says; a warp arrives at `empty` when the wgmma that read the stage have ended. */
 #include "kernels/cuda/gemm/w8a8.cuh"
-#include "kernels/cuda/weights/int8_weights.h"
+#include "kernels/cuda/gemm/int8_store.cuh"
+#include "kernels/cuda/gemm/int8_jobs.h"
 #include "kernels/cuda/gemm/pipeline.cuh"
 #include "kernels/cuda/moe/limited_gate.cuh"
 
@@ -206,47 +207,7 @@ static __device__ __forceinline__ void start_half(const uint8_t *stage, uint32_t
     int8_wgmma<UNSIGNED>(d, rows + (uint64_t)(32 * i >> 4), columns + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
 }
 
-/* sums += the span's s32 accumulators times their scales. */
-static __device__ __forceinline__ void scale_sums(const float *factors, uint32_t row, const span_sums &d,
-                                                  float (&sums)[SUMS][4]) {
-  const float scale[2] = {factors[row], factors[row + 8]};
-  const float *steps = factors + ITEM_ROWS + threadIdx.x % 4 * 4;
-#pragma unroll
-  for (int n = 0; n < SUMS; n += 2) {
-    float4 four = *(const float4 *)(const void *)(steps + 8 * n);
-    const float step[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      float &sum = sums[n + i / 4][i % 4];
-      sum = __fmaf_rn((float)d[n + i / 4][i % 4], __fmul_rn(scale[i / 2 % 2], step[i / 4 * 2 + i % 2]), sum);
-    }
-  }
-}
-
 /* ---- epilogue -------------------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ void store_at_once(float *y, const float (&v)[4]) {
-  *(float4 *)(void *)y = make_float4(v[0], v[1], v[2], v[3]);
-}
-
-static __device__ __forceinline__ void store_at_once(__nv_bfloat16 *y, const float (&v)[4]) {
-  *(uint2 *)(void *)y = make_uint2(pair_bf16(v[0], v[1]), pair_bf16(v[2], v[3]));
-}
-
-/* Stores four results of a row side by side, of which n exist. WHOLE: all do, and they may be stored at once. Y: float,
- * or bf16, to which they are rounded. */
-template <bool WHOLE, class Y>
-static __device__ __forceinline__ void store_four(Y *y, uint32_t n, const float (&v)[4]) {
-  if constexpr (WHOLE) {
-    store_at_once(y, v);
-  } else if (n >= 4 && (uintptr_t)y % (4 * sizeof(Y)) == 0) { /* rows of a group that is not full */
-    store_at_once(y, v);
-  } else {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
-      if (i < n) y[i] = (Y)v[i];
-  }
-}
 
 /* Whether all rows of a group exist, and all outputs of a block that begins at output `first`. */
 static __device__ __forceinline__ bool is_whole(const gemm_weight &weight, const work_item &item, uint32_t first) {
@@ -258,12 +219,6 @@ static __device__ __forceinline__ bool is_whole(const gemm_weight &weight, const
 static __device__ __forceinline__ uint32_t outputs_left(const gemm_weight &weight, const work_item &item, uint32_t row,
                                                         uint32_t first) {
   return row < item.n && first < weight.n_out ? weight.n_out - first : 0;
-}
-
-/* The four sums of row half r in column tiles n and n + 1. */
-static __device__ __forceinline__ void four_of(const float (&sums)[SUMS][4], int n, int r, float scale, float (&v)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; i++) v[i] = __fmul_rn(sums[n + i / 2][2 * r + i % 2], scale);
 }
 
 /* Stores the results of one column block, whose sums are those of column tiles n and on. */
@@ -368,7 +323,8 @@ static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_m
   mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
   wgmma_wait<0>();
   release_stage(m, at.spent);
-  scale_sums((const float *)(const void *)factors, at.row, d, sums);
+  const float *of = (const float *)(const void *)factors, scale[2] = {of[at.row], of[at.row + 8]};
+  scale_sums(scale, of + ITEM_ROWS, d, sums);
   __threadfence_block(); /* the factors have been read, as in w8a8_pipeline.cuh */
   __syncwarp();
   mbarrier_arrive_warp(&m.factors_empty[at.factors.stage]);
@@ -445,7 +401,7 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
 bool int8_gemm_takes(const gemm_args *args) {
   for (uint32_t w = 0; w < args->n_weights; w++)
     if (args->weight[w].int8_weights == NULL) return false;
-  if (args->jobs != NULL) return args->job_rows == INT8_JOB_ROWS;
+  if (args->jobs != NULL) return args->job_rows == INT8_JOB_ROWS || int8_jobs_takes(args);
   return args->n_rows >= (is_wide(*args) ? INT8_MIN_ROWS_WIDE : INT8_MIN_ROWS);
 }
 
@@ -486,6 +442,7 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
 }
 
 weft_status int8_gemm(cuda_device *d, const gemm_args *args) {
+  if (int8_jobs_takes(args)) return int8_jobs(d, args);
   return args->gated       ? launch_gemm<true, float, false>(d, args)
          : args->y_is_bf16 ? launch_gemm<false, __nv_bfloat16, false>(d, args)
                            : launch_gemm<false, float, false>(d, args);

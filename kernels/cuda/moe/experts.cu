@@ -21,7 +21,7 @@
  * is here, but for ids, which are those of all. */
 #include <string.h>
 
-#include "kernels/cuda/gemm/w8a8.h"
+#include "kernels/cuda/gemm/int8_jobs.h"
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/moe/limited_gate.cuh"
@@ -37,13 +37,20 @@ enum {
 };
 enum { EXPERTS_GEMV_ROWS = 4, COMBINE_RANKS = 8 };
 
+/* A list of jobs of up to `rows` rows, at most `most` of them. rows 0: there is none. */
+typedef struct job_list {
+  gemm_job *jobs;
+  uint32_t *n, rows, most;
+} job_list;
+
+enum { LISTS = 2 }; /* of gate and up; of down, if it has its own */
+
 typedef struct permute_args {
   const int32_t *ids;
-  uint32_t first_expert, n_pairs, k, n_experts, job_rows, jobs_max, rows_per_block;
+  uint32_t first_expert, n_pairs, k, n_experts, rows_per_block;
   int32_t *pair_at; /* [n_pairs] places; -1: the expert is not here */
   int32_t *row_of;  /* [places] */
-  gemm_job *jobs;
-  uint32_t *n_jobs;
+  job_list list[LISTS];
   /* Rows that came quantised to 8 bits, in from_tiles tiles of 8, and where they are permuted to. */
   const uint8_t *from;
   uint8_t *to;
@@ -54,25 +61,42 @@ typedef struct permute_args {
  * in the rows before the block's, as count[e] does those of the other rows, becomes the place of the block's first
  * pair of e. The first block also makes the jobs. */
 static __device__ __forceinline__ void scan_experts(const permute_args &g, const uint32_t *count, uint32_t *begin) {
-  uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
+  uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs[LISTS] = {};
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
   for (uint32_t e = first; e < end; e++) {
     uint32_t n = begin[e] + count[e];
-    places += (n + 7) / 8 * 8, jobs += (n + g.job_rows - 1) / g.job_rows;
+    places += (n + 7) / 8 * 8;
+#pragma unroll
+    for (uint32_t l = 0; l < LISTS; l++)
+      if (g.list[l].rows > 0) jobs[l] += (n + g.list[l].rows - 1) / g.list[l].rows;
   }
-  uint32_t at = places, job = jobs;
+  uint32_t at = places, job[LISTS] = {jobs[0], jobs[1]};
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    uint32_t p = __shfl_up_sync(0xFFFFFFFFu, at, step), j = __shfl_up_sync(0xFFFFFFFFu, job, step);
-    if (lane >= step) at += p, job += j;
+    uint32_t p = __shfl_up_sync(0xFFFFFFFFu, at, step);
+    if (lane >= step) at += p;
+#pragma unroll
+    for (uint32_t l = 0; l < LISTS; l++) {
+      uint32_t j = __shfl_up_sync(0xFFFFFFFFu, job[l], step);
+      if (lane >= step) job[l] += j;
+    }
   }
-  if (blockIdx.x == 0 && lane == 31) *g.n_jobs = min(job, g.jobs_max);
-  at -= places, job -= jobs;
+  at -= places;
+#pragma unroll
+  for (uint32_t l = 0; l < LISTS; l++) {
+    if (blockIdx.x == 0 && lane == 31 && g.list[l].rows > 0) *g.list[l].n = min(job[l], g.list[l].most);
+    job[l] -= jobs[l];
+  }
   for (uint32_t e = first; e < end; e++) {
     uint32_t n = begin[e] + count[e];
     begin[e] += at; /* after those of rows before the block's */
-    for (uint32_t j = 0; blockIdx.x == 0 && j < n && job < g.jobs_max; j += g.job_rows)
-      g.jobs[job++] = {e, at + j, min(g.job_rows, n - j)};
+#pragma unroll
+    for (uint32_t l = 0; l < LISTS; l++) {
+      const job_list &list = g.list[l];
+      if (blockIdx.x != 0 || list.rows == 0) continue;
+      for (uint32_t j = 0; j < n && job[l] < list.most; j += list.rows)
+        list.jobs[job[l]++] = {e, at + j, min(list.rows, n - j)};
+    }
     at += (n + 7) / 8 * 8;
   }
 }
@@ -312,11 +336,10 @@ static __global__ void __launch_bounds__(combine_threads(n))
 /* ---- host ----------------------------------------------------------------------------------------------- */
 
 typedef struct experts_plan {
-  uint32_t n_pairs, n_places, n_in, n_ff, job_rows, jobs_max; /* n_places: at most */
-  uint32_t n_experts, n_all;                                  /* here; and all of them */
-  uint32_t *n_jobs;
+  uint32_t n_pairs, n_places, n_in, n_ff; /* n_places: at most */
+  uint32_t n_experts, n_all;              /* here; and all of them */
+  job_list list[LISTS];
   int32_t *pair_at, *row_of;
-  gemm_job *jobs;
   void *x[OPERAND_COUNT];
   float *x_unscale[OPERAND_COUNT];
   float *gate_up, *h_unscale, *down;
@@ -345,6 +368,26 @@ static bool takes_int8(const weft_experts_args *args, uint32_t rows_of_expert) {
   return rows_of_expert >= INT8_MIN_PAIRS;
 }
 
+/* Whether down alone reads integers, where gate and up have too few rows for them: of codes of 8 bits they are no more
+ * bytes, and none has to be made an integer. */
+static bool down_takes_int8(const weft_experts_args *args, uint32_t job_rows) {
+  return args->down->layout == INT8_LAYOUT && packed_bits(args->down->type) == 8 && job_rows <= INT8_FEW_ROWS;
+}
+
+static void plan_jobs(experts_plan *p, const weft_experts_args *args, cuda_cutter *cutter) {
+  const int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
+  const uint32_t n_touched = p->n_experts < p->n_pairs ? p->n_experts : p->n_pairs;
+  p->list[0].rows = takes_int8(args, p->n_pairs / p->n_all) ? INT8_JOB_ROWS : gemm_job_rows(type, p->n_pairs, p->n_all);
+  p->list[1].rows = down_takes_int8(args, p->list[0].rows) ? INT8_FEW_ROWS : 0;
+  for (uint32_t l = 0; l < LISTS; l++) {
+    job_list *list = &p->list[l];
+    if (list->rows == 0) continue;
+    list->most = p->n_pairs / list->rows + n_touched + 1;
+    list->n = (uint32_t *)cuda_cut(cutter, 4);
+    list->jobs = (gemm_job *)cuda_cut(cutter, (uint64_t)list->most * sizeof(gemm_job));
+  }
+}
+
 static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   experts_plan p;
   memset(&p, 0, sizeof p);
@@ -354,15 +397,11 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   p.n_ff = args->down->n_in;
   p.n_experts = args->down->n_mats;
   p.n_all = parts_experts_count(args);
-  int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
-  p.job_rows = takes_int8(args, p.n_pairs / p.n_all) ? INT8_JOB_ROWS : gemm_job_rows(type, p.n_pairs, p.n_all);
   uint32_t n_touched = p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs;
   p.n_places = p.n_pairs + 7 * n_touched;
-  p.jobs_max = p.n_pairs / p.job_rows + n_touched + 1;
-  p.n_jobs = (uint32_t *)cuda_cut(&cutter, 4);
+  plan_jobs(&p, args, &cutter);
   p.pair_at = (int32_t *)cuda_cut(&cutter, 4ull * p.n_pairs);
   p.row_of = (int32_t *)cuda_cut(&cutter, 4ull * p.n_places);
-  p.jobs = (gemm_job *)cuda_cut(&cutter, (uint64_t)p.jobs_max * sizeof(gemm_job));
   plan_inputs(&p, args, &cutter);
   bool f32 = args->down->type == WEFT_TYPE_F32;
   p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_places * p.n_ff : gemm_rows_bytes(p.n_places, p.n_ff));
@@ -378,16 +417,25 @@ uint64_t cuda_experts_scratch(weft_device *device, const weft_experts_args *args
   return parts_shared_scratch(device, args, plan_of(args, NULL).n_bytes, cuda_matmul_scratch);
 }
 
-static gemm_args permuted_gemm(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
+/* A weight of products with the list's jobs: multiplied from integers where these are there and the list is for them,
+ * else from codes. */
+static gemm_weight weight_of_jobs(const job_list *list, const weft_weight *weight, float *y, uint64_t y_stride) {
+  gemm_weight out = gemm_weight_of(weight, y, y_stride);
+  if (list->rows != INT8_JOB_ROWS && list->rows != INT8_FEW_ROWS) out.int8_weights = NULL;
+  return out;
+}
+
+static gemm_args permuted_gemm(const experts_plan *p, const job_list *list, const weft_weight *weight, float *y,
+                               uint64_t y_stride) {
   gemm_args a;
   memset(&a, 0, sizeof a);
   gemm_set_shape(&a, weight);
-  a.weight[0] = gemm_weight_of(weight, y, y_stride);
+  a.weight[0] = weight_of_jobs(list, weight, y, y_stride);
   a.n_weights = 1;
-  a.jobs = p->jobs;
-  a.n_jobs = p->n_jobs;
-  a.jobs_max = p->jobs_max;
-  a.job_rows = p->job_rows;
+  a.jobs = list->jobs;
+  a.n_jobs = list->n;
+  a.jobs_max = list->most;
+  a.job_rows = list->rows;
   a.x_tiles = cuda_ceil(p->n_places, 8);
   return a;
 }
@@ -416,8 +464,8 @@ static weft_status permute_pairs(cuda_device *d, const weft_experts_args *args, 
   bool puts = args->x_form == CUDA_ROWS_W8A8;
   uint32_t rows_per_block = cuda_ceil(args->n_rows, (puts ? 1 : PERMUTE_BLOCKS) * d->n_multiprocessors);
   if (puts && rows_per_block > PERMUTE_ROWS) rows_per_block = PERMUTE_ROWS;
-  permute_args g = {args->ids,   args->first_expert, p->n_pairs, args->k,   p->n_experts, p->job_rows,
-                    p->jobs_max, rows_per_block,     p->pair_at, p->row_of, p->jobs,      p->n_jobs};
+  permute_args g = {args->ids, args->first_expert,      p->n_pairs, args->k, p->n_experts, rows_per_block, p->pair_at,
+                    p->row_of, {p->list[0], p->list[1]}};
   uint64_t counts_bytes = 4ull * 2 * p->n_experts;
   if (puts) {
     g.from = (const uint8_t *)(const void *)args->x;
@@ -439,7 +487,7 @@ static weft_status permute_pairs(cuda_device *d, const weft_experts_args *args, 
 static gemm_args gate_up_args(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
                               uint64_t y_stride) {
   gemm_operand operand = gemm_operand_of(weight);
-  gemm_args a = permuted_gemm(p, weight, y, y_stride);
+  gemm_args a = permuted_gemm(p, &p->list[0], weight, y, y_stride);
   a.x = operand == OPERAND_F32 ? (const void *)args->x : p->x[operand];
   a.x_unscale = operand == OPERAND_F32 ? NULL : p->x_unscale[operand];
   a.x_stride = args->x_stride;
@@ -469,7 +517,7 @@ static bool gated_gate_up_args(const cuda_device *d, const weft_experts_args *ar
   if (!alike || args->down->type == WEFT_TYPE_F32 || gates_apart(args)) return false;
   *a = gate_up_args(args, p, first, p->gate_up, p->n_ff);
   a->weight[0].n_out = p->n_ff;
-  if (args->gate_up == NULL) a->weight[a->n_weights++] = gemm_weight_of(args->up, p->gate_up, p->n_ff);
+  if (args->gate_up == NULL) a->weight[a->n_weights++] = weight_of_jobs(&p->list[0], args->up, p->gate_up, p->n_ff);
   a->gated = true;
   a->activation = args->activation;
   a->limit = args->limit;
@@ -565,7 +613,7 @@ static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, 
 }
 
 static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
-  gemm_args a = permuted_gemm(p, args->down, p->down, p->n_in);
+  gemm_args a = permuted_gemm(p, &p->list[p->list[1].rows > 0 ? 1 : 0], args->down, p->down, p->n_in);
   a.x = p->h;
   a.x_unscale = p->h_unscale;
   a.x_stride = p->n_ff;
@@ -600,7 +648,7 @@ static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
 
 static gemm_args gemv_by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
                               uint64_t y_stride) {
-  gemm_args a = permuted_gemm(p, weight, y, y_stride);
+  gemm_args a = permuted_gemm(p, &p->list[0], weight, y, y_stride);
   a.jobs = NULL;
   a.ids = args->ids;
   a.n_matrices = p->n_experts;
