@@ -182,7 +182,7 @@ static uint32_t jobs_nt(const gemm_args *a) {
 }
 
 bool w8a8_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
-  return gemm_pairs_up(args) && (args->jobs != NULL ? jobs_nt(args) : dense_items_of(d, args).nt) == 16;
+  return gemm_pairs_up(args) && (args->jobs != NULL || dense_items_of(d, args).nt == 16);
 }
 
 /* a NULL: sets the kernels of the type up. */
@@ -194,9 +194,16 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *a) {
     if (status == WEFT_OK) status = launch_gemm<T, 4>(d, NULL);
     if (status == WEFT_OK) status = launch_gemm<T, 8>(d, NULL);
     if (status == WEFT_OK) status = launch_gemm<T, 16>(d, NULL);
+    if (status == WEFT_OK) status = launch_gemm<T, 2, true>(d, NULL);
+    if (status == WEFT_OK) status = launch_gemm<T, 3, true>(d, NULL);
     return status == WEFT_OK ? launch_gemm<T, 16, true>(d, NULL) : status;
   }
-  if (a->gated) return launch_gemm<T, 16, true>(d, a);
+  if (a->gated) {
+    const uint32_t nt = a->jobs != NULL ? jobs_nt(a) : 16;
+    return nt == 2   ? launch_gemm<T, 2, true>(d, a)
+           : nt == 3 ? launch_gemm<T, 3, true>(d, a)
+                     : launch_gemm<T, 16, true>(d, a);
+  }
   const dense_items items = a->jobs != NULL ? dense_items{jobs_nt(a), ITEM_TILES, 1, 1} : dense_items_of(d, a);
   if (items.tiles < ITEM_TILES) return w8a8_dense(d, a, items.nt);
   return items.nt == 2   ? launch_gemm<T, 2>(d, a)
