@@ -14,10 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memory.h"
-#include "base/random.h"
-#include "kernels/ops.h"
-#include "model/model.h"
+#include "bench/one_step.h"
 #include "model/op_outputs.h"
 
 enum { SEQUENCES = 8, SHIFTS = 6, NO_OP = -1, EVERY_OP = -2, OPS_MAX = 4096 };
@@ -57,22 +54,9 @@ typedef struct kept_output {
 } kept_output;
 
 typedef struct mix {
-  weft_gguf *gguf;
-  weft_device *device;
-  weft_model *model;
-  const weft_model_info *info;
-  weft_kv_layout layout;
-  weft_kv_store *store;
-  uint32_t rows_max, base; /* base: length of the shortest sequence */
-  uint64_t n_pages, first_page[SEQUENCES][WEFT_GROUPS_MAX];
-  /* The step. */
-  weft_batch batch;
-  weft_segment segment[SEQUENCES];
-  int32_t *token, *position, *cell_of;
-  int64_t *kv_slot[WEFT_GROUPS_MAX];
-  uint32_t *output_row, *table, table_at[SEQUENCES * WEFT_GROUPS_MAX], n_output;
-  const float *soft[SEQUENCES];
-  float *d_soft, *d_hidden, *d_side;
+  one_step step;
+  uint32_t base; /* length of the shortest sequence */
+  float *d_soft, *d_side;
   uint64_t side_floats;
   float *wanted, *got;
   /* Of the watch. */
@@ -107,7 +91,7 @@ static weft_status attend_in_two(mix *m, const weft_attention_args *args) {
     for (uint32_t s = 0; s < args->n_segments; s++)
       if (is_single(&args->segment[s]) == ((turn == 0) == m->way->decode_first))
         part[own.n_segments++] = args->segment[s];
-    if (own.n_segments > 0) status = weft_attention(m->device, &own);
+    if (own.n_segments > 0) status = weft_attention(m->step.device, &own);
   }
   return status;
 }
@@ -128,13 +112,13 @@ static weft_status keep_outputs(mix *m, uint32_t layer, const char *op, const vo
     uint64_t n = o->n_rows * o->stride;
     if (o->form != WEFT_ROWS_F32) continue;
     if (!to_host) {
-      status = weft_device_copy(m->device, m->d_side + at, o->data, n * sizeof(float));
+      status = weft_device_copy(m->step.device, m->d_side + at, o->data, n * sizeof(float));
       at += n;
       continue;
     }
     kept->value[i] = weft_alloc(n, sizeof(float));
     status = kept->value[i] == NULL ? WEFT_E_NO_MEMORY
-                                    : weft_device_download(m->device, kept->value[i], o->data, n * sizeof(float));
+                                    : weft_device_download(m->step.device, kept->value[i], o->data, n * sizeof(float));
     if ((at += n) > m->side_floats) status = WEFT_E_TOO_LARGE;
   }
   return status;
@@ -154,112 +138,53 @@ static bool watch_op(void *self, uint32_t layer, const char *op, const void *arg
   op_output first[OP_OUTPUTS_MAX];
   if (m->n_ops == OPS_MAX) m->status = WEFT_E_TOO_LARGE;
   if (m->status == WEFT_OK && m->in_graph && index == m->spoiled && op_outputs_of(op, args, first) > 0)
-    m->status = weft_device_zero(m->device, first[0].data, sizeof(float));
+    m->status = weft_device_zero(m->step.device, first[0].data, sizeof(float));
   if (m->status == WEFT_OK && (m->probed == index || m->probed == EVERY_OP))
     m->status = keep_outputs(m, layer, op, args);
   if (m->status == WEFT_OK && m->way->fences)
-    m->status = weft_device_copy(m->device, m->d_side + m->side_floats, m->d_side + m->side_floats + 16, 64);
+    m->status = weft_device_copy(m->step.device, m->d_side + m->side_floats, m->d_side + m->side_floats + 16, 64);
   m->n_ops += 1;
   return true;
 }
 
 /* ---- a step --------------------------------------------------------------------------------------------- */
 
-static int32_t token_of(const mix *m, uint32_t sequence, uint32_t position, uint32_t shift) {
-  weft_draw_key key = {77, sequence, WEFT_DRAW_TEST, position, shift};
-  return (int32_t)weft_draw_below(&key, m->info->n_vocab);
-}
-
-static void add_rows(mix *m, uint32_t sequence, uint32_t kv_len, uint32_t n, char kind, uint32_t shift) {
-  weft_batch *b = &m->batch;
-  uint32_t first = b->n_rows, s = b->n_segments++;
-  bool canvas = kind == 'c';
-  m->segment[s] = (weft_segment){.slot = sequence,
-                                 .first_row = first,
-                                 .n_rows = n,
-                                 .kv_len = kv_len,
-                                 .mask = canvas ? WEFT_MASK_WHOLE : WEFT_MASK_CAUSAL,
-                                 .stores = canvas ? WEFT_STORES_SCRATCH : WEFT_STORES_POOL,
-                                 .pass = canvas ? WEFT_PASS_DECODER : WEFT_PASS_ENCODER,
-                                 .n_outputs = canvas || kind == 'r' ? n : 0,
-                                 .ask = canvas ? WEFT_ASK_CANVAS : WEFT_ASK_SAMPLE,
-                                 .step = canvas ? 1 : 0};
-  m->soft[s] = canvas ? m->d_soft : NULL;
-  for (uint32_t i = 0; i < n; i++) {
-    m->token[first + i] = token_of(m, sequence, kv_len + i, shift);
-    m->position[first + i] = (int32_t)(kv_len + i);
-    m->cell_of[first + i] = -1;
-    if (m->segment[s].n_outputs > 0) m->output_row[m->n_output++] = first + i;
-  }
-  for (uint32_t g = 0; g < m->layout.n_groups; g++) {
-    uint32_t block = m->layout.group[g].block_tokens;
-    m->table_at[s * m->layout.n_groups + g] = (uint32_t)m->first_page[sequence][g];
-    for (uint32_t i = 0; i < n; i++) {
-      int64_t page = (int64_t)(m->first_page[sequence][g] + (kv_len + i) / block);
-      m->kv_slot[g][first + i] = canvas ? -1 : page * block + (kv_len + i) % block;
-    }
-  }
-  b->n_rows += n;
-  if (!canvas) b->n_stored = b->n_encoder = b->n_rows;
-}
-
-static void begin_batch(mix *m) {
-  m->batch = (weft_batch){.n_groups = m->layout.n_groups,
-                          .token = m->token,
-                          .position = m->position,
-                          .segment = m->segment,
-                          .table = m->table,
-                          .table_at = m->table_at};
-  for (uint32_t g = 0; g < m->layout.n_groups; g++) m->batch.kv_slot[g] = m->kv_slot[g];
-  m->n_output = 0;
+static step_kind kind_of(char kind) {
+  return kind == 'c' ? STEP_CANVAS : kind == 'r' ? STEP_READ : STEP_STORED;
 }
 
 /* False: the model has no canvases. */
 static bool build_step(mix *m, const char *parts, uint32_t shift) {
   uint32_t s = 0;
-  begin_batch(m);
+  one_step_begin(&m->step);
   for (const char *at = parts; *at != 0; s++) {
     char *end = NULL;
     uint32_t n = (uint32_t)strtoul(at, &end, 10);
     char kind = end == at ? *end++ : 'r';
-    if (kind != 'r' && m->info->canvas_length == 0) return false;
-    add_rows(m, s, m->base + 5 * s + shift, kind == 'r' ? n : m->info->canvas_length, kind, shift);
+    if (kind != 'r' && m->step.info->canvas_length == 0) return false;
+    one_step_add_rows(&m->step, s, m->base + 5 * s + shift, kind == 'r' ? n : m->step.info->canvas_length,
+                      kind_of(kind), shift);
     for (at = end; *at == ' ';) at++;
   }
   return true;
 }
 
 static weft_status compute_step(mix *m) {
-  bool reads_host = weft_device_get_info(m->device)->host_memory;
-  weft_forward_args args = {.batch = &m->batch,
-                            .token = m->token,
-                            .cells = (const int32_t *)(const void *)m->d_hidden,
-                            .cell_of = reads_host ? NULL : m->cell_of,
-                            .kv = m->store,
-                            .layout = &m->layout,
-                            .soft = m->soft,
-                            .output_row = m->output_row,
-                            .n_output = m->n_output,
-                            .hidden = m->d_hidden};
   m->n_ops = 0;
-  weft_status status = weft_model_forward(m->model, &args);
+  weft_status status = one_step_compute(&m->step);
   return status == WEFT_OK ? m->status : status;
 }
 
 static weft_status launch_step(mix *m, uint64_t key) {
   weft_status status;
   m->in_graph = true;
-  weft_device_serial_kernels(m->device, m->way->serial);
-  weft_device_graph_begin(m->device, key, NULL);
+  weft_device_serial_kernels(m->step.device, m->way->serial);
+  weft_device_graph_begin(m->step.device, key, NULL);
   do status = compute_step(m);
-  while (weft_device_graph_end(m->device, &status));
-  weft_device_serial_kernels(m->device, false);
+  while (weft_device_graph_end(m->step.device, &status));
+  weft_device_serial_kernels(m->step.device, false);
   m->in_graph = false;
   return status;
-}
-
-static weft_status read_hidden(mix *m, float *to) {
-  return weft_device_download(m->device, to, m->d_hidden, (uint64_t)m->n_output * m->info->n_hidden * sizeof *to);
 }
 
 /* ---- comparing ------------------------------------------------------------------------------------------ */
@@ -273,7 +198,7 @@ static weft_status compute_plainly(mix *m, const char *parts, uint32_t shift, in
   (void)build_step(m, parts, shift);
   weft_status status = compute_step(m);
   m->probed = NO_OP;
-  if (status == WEFT_OK) status = read_hidden(m, m->wanted);
+  if (status == WEFT_OK) status = one_step_read(&m->step, m->wanted);
   (void)build_step(m, parts, shift + SHIFTS);
   if (status == WEFT_OK) status = compute_step(m);
   (void)build_step(m, parts, shift);
@@ -289,7 +214,7 @@ static bool rows_differ(const float *a, const float *b, uint64_t n) {
 /* How many rows of how many differ, over all lengths; *shift: the first length at which one does. */
 static weft_status count_others(mix *m, const char *parts, uint32_t *n_others, uint32_t *n_rows,
                                 uint32_t *first_shift) {
-  uint64_t key = m->key += 2, n = m->info->n_hidden;
+  uint64_t key = m->key += 2, n = m->step.info->n_hidden;
   weft_status status = WEFT_OK;
   *n_others = *n_rows = 0;
   *first_shift = UINT32_MAX;
@@ -297,8 +222,8 @@ static weft_status count_others(mix *m, const char *parts, uint32_t *n_others, u
     status = compute_plainly(m, parts, shift, NO_OP);
     if (m->way->fresh) key = m->key += 2;
     for (uint32_t i = 0; i < (m->way->fresh ? 2u : 1u) && status == WEFT_OK; i++) status = launch_step(m, key);
-    if (status == WEFT_OK) status = read_hidden(m, m->got);
-    for (uint32_t r = 0; r < m->n_output && status == WEFT_OK; r++, *n_rows += 1) {
+    if (status == WEFT_OK) status = one_step_read(&m->step, m->got);
+    for (uint32_t r = 0; r < m->step.n_output && status == WEFT_OK; r++, *n_rows += 1) {
       if (!rows_differ(m->wanted + r * n, m->got + r * n, n)) continue;
       *n_others += 1;
       if (*first_shift == UINT32_MAX) *first_shift = shift;
@@ -324,7 +249,8 @@ static weft_status compare_op(mix *m, uint32_t index, bool *differs) {
     uint64_t n = o->n_rows * o->stride;
     if (o->form != WEFT_ROWS_F32) continue;
     float *got = weft_alloc(n, sizeof *got);
-    status = got == NULL ? WEFT_E_NO_MEMORY : weft_device_download(m->device, got, m->d_side + at, n * sizeof *got);
+    status =
+        got == NULL ? WEFT_E_NO_MEMORY : weft_device_download(m->step.device, got, m->d_side + at, n * sizeof *got);
     at += n;
     for (uint64_t r = 0; r < o->n_rows && status == WEFT_OK && !*differs; r++) {
       uint64_t from = r * o->stride, c = 0;
@@ -388,46 +314,25 @@ static weft_status run_case(mix *m, const char *parts, bool *equal) {
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
 static weft_status open_pool(mix *m, weft_error *error) {
-  const weft_kv_geometry *geometry = &m->info->kv;
-  weft_status status = weft_kv_layout_choose(&geometry, 1, 0, &m->layout, error);
-  uint32_t longest = m->base + 5 * SEQUENCES + 2 * SHIFTS + m->info->canvas_length + 32;
-  for (uint32_t s = 0; s < SEQUENCES; s++) {
-    for (uint32_t g = 0; g < m->layout.n_groups; g++) {
-      m->first_page[s][g] = m->n_pages;
-      m->n_pages += longest / m->layout.group[g].block_tokens + 1;
-    }
-  }
-  if (status == WEFT_OK)
-    status = weft_kv_store_open(&(weft_split){.n_devices = 1, .device = {m->device}}, &m->layout, (uint32_t)m->n_pages,
-                                &m->store, error);
-  m->table = weft_alloc(m->n_pages, sizeof *m->table);
-  if (m->table == NULL) return WEFT_E_NO_MEMORY;
-  for (uint32_t i = 0; i < m->n_pages; i++) m->table[i] = i;
-  return status;
+  uint32_t length[SEQUENCES];
+  for (uint32_t s = 0; s < SEQUENCES; s++)
+    length[s] = m->base + 5 * SEQUENCES + 2 * SHIFTS + m->step.info->canvas_length + 32;
+  return one_step_open_pool(&m->step, length, SEQUENCES, error);
 }
 
 static weft_status open_arrays(mix *m) {
-  uint64_t n = m->rows_max, n_hidden = m->info->n_hidden;
-  bool ok = true;
-  m->token = weft_alloc(n, sizeof *m->token);
-  m->position = weft_alloc(n, sizeof *m->position);
-  m->cell_of = weft_alloc(n, sizeof *m->cell_of);
-  m->output_row = weft_alloc(n, sizeof *m->output_row);
-  m->wanted = weft_alloc(n * n_hidden, sizeof *m->wanted);
-  m->got = weft_alloc(n * n_hidden, sizeof *m->got);
+  uint64_t rows = STEP_ROWS_MAX, n_hidden = m->step.info->n_hidden, n = rows * n_hidden;
+  m->wanted = weft_alloc(n, sizeof *m->wanted);
+  m->got = weft_alloc(n, sizeof *m->got);
   m->kept = weft_alloc(OPS_MAX, sizeof *m->kept);
-  for (uint32_t g = 0; g < m->layout.n_groups; g++)
-    ok = (m->kv_slot[g] = weft_alloc(n, sizeof *m->kv_slot[g])) != NULL && ok;
-  ok = ok && m->token != NULL && m->position != NULL && m->cell_of != NULL && m->output_row != NULL &&
-       m->wanted != NULL && m->got != NULL && m->kept != NULL;
-  m->side_floats = n * 4 * (n_hidden > 8192 ? n_hidden : 8192);
-  void **device[] = {(void **)&m->d_soft, (void **)&m->d_hidden, (void **)&m->d_side};
-  const uint64_t floats[] = {n * n_hidden, n * n_hidden, m->side_floats + 64};
-  weft_status status = ok ? WEFT_OK : WEFT_E_NO_MEMORY;
-  for (int i = 0; i < 3 && status == WEFT_OK; i++)
-    status = weft_device_alloc(m->device, floats[i] * sizeof(float), device[i]);
-  for (uint64_t i = 0; i < n * n_hidden && status == WEFT_OK; i++) m->got[i] = 0.01f * (float)(i % 101) - 0.5f;
-  return status == WEFT_OK ? weft_device_upload(m->device, m->d_soft, m->got, n * n_hidden * sizeof *m->got) : status;
+  if (m->wanted == NULL || m->got == NULL || m->kept == NULL) return WEFT_E_NO_MEMORY;
+  m->side_floats = rows * 4 * (n_hidden > 8192 ? n_hidden : 8192);
+  weft_status status = weft_device_alloc(m->step.device, n * sizeof(float), (void **)&m->d_soft);
+  m->step.d_soft = m->d_soft;
+  if (status == WEFT_OK)
+    status = weft_device_alloc(m->step.device, (m->side_floats + 64) * sizeof(float), (void **)&m->d_side);
+  for (uint64_t i = 0; i < n && status == WEFT_OK; i++) m->got[i] = 0.01f * (float)(i % 101) - 0.5f;
+  return status == WEFT_OK ? weft_device_upload(m->step.device, m->d_soft, m->got, n * sizeof *m->got) : status;
 }
 
 /* Keys of every sequence up to where the steps read. */
@@ -438,9 +343,9 @@ static weft_status fill_sequences(mix *m) {
   for (uint32_t s = 0; s < SEQUENCES; s++) {
     uint32_t end = m->base + 5 * s + 2 * SHIFTS;
     for (uint32_t at = 0, n; at < end && status == WEFT_OK; at += n) {
-      n = end - at < m->rows_max ? end - at : m->rows_max;
-      begin_batch(m);
-      add_rows(m, s, at, n, 'm', 0);
+      n = end - at < STEP_ROWS_MAX ? end - at : STEP_ROWS_MAX;
+      one_step_begin(&m->step);
+      one_step_add_rows(&m->step, s, at, n, STEP_STORED, 0);
       status = compute_step(m);
     }
   }
@@ -449,33 +354,21 @@ static weft_status fill_sequences(mix *m) {
 
 static weft_status open_all(mix *m, const char *path, const char *backend, weft_error *error) {
   weft_device_config config = {.backend = backend};
-  weft_status status = weft_gguf_open(path, &m->gguf, error);
-  if (status == WEFT_OK) status = weft_device_open(&config, &m->device, error);
+  weft_status status = one_step_open(&m->step, path, &config, SEQUENCES, error);
   if (status != WEFT_OK) return status;
-  weft_split split = weft_split_one(m->device);
-  m->rows_max = 1024;
-  weft_model_limits limits = {.rows_max = m->rows_max, .canvas_rows_max = m->rows_max, .segments_max = SEQUENCES};
-  status = weft_model_open(m->gguf, &split, &limits, NULL, NULL, &m->model, error);
-  if (status != WEFT_OK) return status;
-  m->info = weft_model_get_info(m->model);
-  m->base = m->info->context_length >= 2048 ? 512 : 64;
+  m->base = m->step.info->context_length >= 2048 ? 512 : 64;
   status = open_pool(m, error);
   if (status == WEFT_OK) status = open_arrays(m);
-  weft_device_watch(m->device, watch_op, m);
+  weft_device_watch(m->step.device, watch_op, m);
   return status == WEFT_OK ? fill_sequences(m) : status;
 }
 
 static void close_all(mix *m) {
-  void *host[] = {m->token, m->position, m->cell_of, m->output_row, m->wanted, m->got, m->kept, m->table};
-  void *device[] = {m->d_soft, m->d_hidden, m->d_side};
+  void *host[] = {m->wanted, m->got, m->kept}, *device[] = {m->d_soft, m->d_side};
   for (size_t i = 0; i < sizeof host / sizeof *host; i++) weft_free(host[i]);
-  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(m->kv_slot[g]);
-  for (size_t i = 0; i < sizeof device / sizeof *device && m->device != NULL; i++)
-    weft_device_free(m->device, device[i]);
-  weft_kv_store_close(m->store);
-  weft_model_close(m->model);
-  weft_device_close(m->device);
-  weft_gguf_close(m->gguf);
+  for (size_t i = 0; i < sizeof device / sizeof *device && m->step.device != NULL; i++)
+    weft_device_free(m->step.device, device[i]);
+  one_step_close(&m->step);
 }
 
 int main(int argc, char **argv) {
@@ -494,9 +387,9 @@ int main(int argc, char **argv) {
   }
   for (size_t i = 0; i < sizeof cases / sizeof *cases && status == WEFT_OK; i++)
     if (argc < 4 || argv[3][0] == 0 || strcmp(argv[3], cases[i]) == 0) status = run_case(&m, cases[i], &equal);
-  weft_graph_counters n = weft_device_graph_counters(m.device);
+  weft_graph_counters n = weft_device_graph_counters(m.step.device);
   (void)printf("%s: %llu graphs recorded, %llu launches of a graph that was there, %llu steps call by call\n",
-               weft_device_get_info(m.device)->name, (unsigned long long)n.captures, (unsigned long long)n.patched,
+               weft_device_get_info(m.step.device)->name, (unsigned long long)n.captures, (unsigned long long)n.patched,
                (unsigned long long)n.eager);
   close_all(&m);
   if (status != WEFT_OK) return fail_with("a step", status);

@@ -62,7 +62,7 @@ bench_arrows() {
     bench/doubles/*) echo "base kernels model pager bench/doubles" ;;
     bench/*/*) echo "bench" ;;
     bench/formats.c | bench/schema_suite.c) echo "base model bench" ;;
-    bench/graph_mix.c | bench/step_repeats.c) echo "base kernels model bench" ;;
+    bench/graph_mix.c | bench/one_step.h | bench/step_repeats.c) echo "base kernels model bench" ;;
     *) echo "base kernels bench" ;;
   esac
 }
