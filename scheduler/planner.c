@@ -235,9 +235,8 @@ static void close_plan(weft_planning *p) {
   bool narrow = !canvas && weft_ready_has_canvas(&lane->ready);
   lane->late.n_narrow = narrow ? lane->late.n_narrow + p->canvas_lacks_rows : 0;
   lane->late.n_canvases = p->pace.canvas_held && !canvas ? lane->late.n_canvases + 1 : 0;
-  bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
-  bool squeezed =
-      prompts && rows[WEFT_WORK_PREFILL] == 0 && (p->rows_left == 0 || p->pace.prompt_held || p->pace.canvas_held);
+  bool squeezed = weft_lane_has_prompts(lane) && rows[WEFT_WORK_PREFILL] == 0 &&
+                  (p->rows_left == 0 || p->pace.prompt_held || p->pace.canvas_held);
   lane->late.n_prompts = squeezed ? lane->late.n_prompts + 1 : 0;
   p->plan->shape = weft_tenants_planned(&p->engine->tenants);
   p->plan->predicted_us = weft_cost_step(&lane->cost, &p->plan->shape);
@@ -247,12 +246,10 @@ static void close_plan(weft_planning *p) {
 }
 
 void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
-  const uint32_t rows_max = weft_rows_of_step(e, lane);
   weft_planning p = {.engine = e,
                      .lane = lane,
                      .plan = plan,
-                     .rows_max = rows_max,
-                     .rows_left = rows_max,
+                     .rows_left = weft_rows_of_step(e, lane),
                      .scored_rows_left = lane->info->scored_rows_max,
                      .draft_rows_left = lane->info->draft_rows_max};
   p.n_ready_left = weft_rows_n_ready(&p);

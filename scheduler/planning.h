@@ -11,8 +11,7 @@ typedef struct weft_planning {
   weft_engine *engine;
   weft_lane *lane;
   weft_step_plan *plan;
-  uint32_t rows_max; /* of this step (rows.h) */
-  uint32_t rows_left;
+  uint32_t rows_left;        /* at first all of the step (rows.h) */
   uint32_t scored_rows_left; /* rows of prompts that may be scored */
   uint32_t draft_rows_left;
   int32_t draft[WEFT_DRAFTS_MAX]; /* what the drafter gave for the request that is asked about */

@@ -16,19 +16,12 @@ static bool lane_decodes(const weft_lane *lane) {
   return false;
 }
 
-static bool has_rivals(const weft_tenants *t) {
-  uint32_t n = 0;
-  for (uint32_t i = 0; n < 2 && i < t->n_tenants; i++) n += weft_tenants_is_active(&t->tenant[i]);
-  return n > 1;
-}
-
 uint32_t weft_rows_of_step(const weft_engine *e, const weft_lane *lane) {
   if (lane->rows_beside == lane->rows_max) return lane->rows_max;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     if (lane_decodes(&e->lane[i])) return lane->rows_beside;
   }
-  bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
-  return prompts && has_rivals(&e->tenants) ? lane->rows_beside : lane->rows_max;
+  return weft_lane_has_prompts(lane) && weft_tenants_are_rivals(&e->tenants) ? lane->rows_beside : lane->rows_max;
 }
 
 /* ---- canvases and prompts ---------------------------------------------------------------------- */

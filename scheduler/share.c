@@ -65,7 +65,7 @@ static uint32_t count_ahead(weft_planning *p) {
 }
 
 void weft_share_open(weft_planning *p, bool paced) {
-  const weft_cost_shape full = {.n_rows = p->rows_max};
+  const weft_cost_shape full = {.n_rows = p->rows_left};
   p->held = (weft_candidate){.tenant_clock = UINT64_MAX, .level = INT32_MIN};
   p->n_ahead = 0;
   if (p->engine->tenants.n_tenants == 1) return;

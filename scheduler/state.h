@@ -83,7 +83,7 @@ typedef struct weft_lane {
   weft_runner *runner;          /* borrowed from the configuration */
   const weft_runner_info *info; /* the runner's */
   uint32_t index;
-  uint32_t rows_max;             /* budget of one step */
+  uint32_t rows_max;             /* most rows of a step */
   uint32_t rows_beside;          /* of one for which somebody waits (rows.h) */
   uint32_t n_stages;             /* steps that its runner computes at once; 1 without overlap */
   uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
@@ -120,6 +120,11 @@ typedef struct weft_lane {
   bool waits_for_drafts;  /* it waits for its rows in flight, so that the next step has runs (runs.h) */
   uint64_t n_batches;
 } weft_lane;
+
+/* Whether prompts are to be computed. */
+static inline bool weft_lane_has_prompts(const weft_lane *lane) {
+  return !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
+}
 
 /* The requests that wait for a prefix that one sequence is computing. */
 typedef struct weft_followers {

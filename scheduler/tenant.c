@@ -182,9 +182,7 @@ weft_cost_shape weft_tenants_planned(const weft_tenants *tenants) {
 
 /* Only device time that a tenant uses while others have requests counts; time without rivals is free. */
 static void remember_use(weft_tenants *tenants, uint64_t whole) {
-  uint32_t n_active = 0;
-  for (uint32_t i = 0; i < tenants->n_tenants; i++) n_active += weft_tenants_is_active(&tenants->tenant[i]);
-  if (n_active < 2) return;
+  if (!weft_tenants_are_rivals(tenants)) return;
   const double span = (double)WEFT_LATELY_US * WEFT_COST_PER_US;
   double keep = span / (span + (double)whole);
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {

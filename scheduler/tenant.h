@@ -128,6 +128,13 @@ static inline bool weft_tenants_is_active(const weft_tenant *tenant) {
   return tenant->n_queued > 0 || tenant->stats.n_running > 0;
 }
 
+/* Whether two tenants or more have requests. */
+static inline bool weft_tenants_are_rivals(const weft_tenants *tenants) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; n < 2 && i < tenants->n_tenants; i++) n += weft_tenants_is_active(&tenants->tenant[i]);
+  return n > 1;
+}
+
 static inline uint64_t weft_tenants_ticks(const weft_tenants *tenants, uint32_t tenant, uint64_t cost) {
   return cost * tenants->tenant[tenant].ticks;
 }
