@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Argument structs that a step fills and runs (layers.c, layers_delta.c, layers_latent.c, layers_mla.c), and whose
- * scratch the plan of its memory asks for (layers_plan.c), and what these share; private to them and to
- * runner/runner_look.c.
+ * scratch the plan of its memory asks for (layers_plan.c), and what these share; private to them, to assistant.c and
+ * to runner/runner_look.c.
  *
  * Law: what decides how much scratch an op needs is set here, so that the plan cannot ask for less than the step. */
 #ifndef WEFT_MODEL_LAYERS_ARGS_H

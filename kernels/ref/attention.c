@@ -94,7 +94,7 @@ static void attend_row(const weft_attention_args *args, const weft_attention_seg
     for (uint32_t position = begin; position < stop; position += REF_SIDE) {
       uint32_t n = stop - position < REF_SIDE ? stop - position : REF_SIDE;
       double dot[REF_SIDE];
-      memset(stored, 0, (uint64_t)REF_SIDE * dim * sizeof *stored);
+      memset(stored + (uint64_t)n * dim, 0, (uint64_t)(REF_SIDE - n) * dim * sizeof *stored);
       for (uint32_t k = 0; k < n; k++)
         load_key(args, segment, kv_head, position + k, false, stored + (uint64_t)k * dim);
       ref_row_dots(q, stored, dim, dot);

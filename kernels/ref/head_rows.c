@@ -22,8 +22,8 @@ bool ref_cap_row(float *logits, uint32_t n, float cap) {
   return bad;
 }
 
-bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits) {
-  ref_head_products(weight, 0, weight->n_out, h, row, logits);
+bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float *rows, float *logits) {
+  ref_head_products(weight, 0, weight->n_out, h, rows, logits);
   return ref_cap_row(logits, weight->n_out, cap);
 }
 

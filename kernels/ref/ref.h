@@ -38,7 +38,7 @@ void ref_row_products(const weft_weight *weight, uint32_t matrix, uint32_t first
                       float *rows, double *sum);
 void ref_products(const weft_weight *weight, uint32_t matrix, uint32_t first, uint32_t n, const float *x, float *rows,
                   double *out);
-/* Whether weights of a type can be multiplied in 8 bits; and such a product, with values as above. */
+/* Whether weights of a type can be multiplied in 8 bits; and such a product. values: scratch of n_in floats. */
 bool ref_w8a8_takes(weft_type type);
 float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
 enum { REF_SPAN = 256 }; /* inputs that have one scale */
@@ -63,14 +63,15 @@ void ref_latent_choose_rows(const weft_latent_choose_args *args, ref_latent_scor
 const weft_latent_segment *ref_latent_segment(const weft_latent_segment *segment, uint32_t n, uint32_t row);
 void ref_latent_rotate(const weft_latent_turn *turn, float *x, uint32_t n, uint32_t position, float way);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed
- * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, ref_soft_row_floats. */
+ * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, ref_soft_row_floats, which
+ * are room enough for ref_logits_row, too. */
 uint64_t ref_soft_row_floats(const weft_weight *weight);
 void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
                   float scale, double *sum, float *row, float *soft);
-/* Logits of one row, capped; true when one of them was not finite before. row: scratch of n_in floats. */
-bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits);
+/* Logits of one row, capped; true when one of them was not finite before. rows: scratch of REF_SIDE times n_in floats. */
+bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float *rows, float *logits);
 /* Its parts: products with rows [first, first + n) of weight, and their cap. */
-void ref_head_products(const weft_weight *weight, uint32_t first, uint32_t n, const float *h, float *row, float *y);
+void ref_head_products(const weft_weight *weight, uint32_t first, uint32_t n, const float *h, float *rows, float *y);
 bool ref_cap_row(float *logits, uint32_t n, float cap);
 
 static inline bool ref_is_allowed(const uint32_t *allowed, uint32_t token) {
