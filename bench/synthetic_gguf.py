@@ -5,9 +5,9 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse | hollow]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air | glm-4.7-flash | deepseek-v2-lite | deepseek-v3; gemma4-1b is nobody's
-           model, but the shape of the 26B at a size that a CPU with two cores runs, and so are diffusion-gemma-1b and
-           qwen3.6-1b, of 26B and 35B-A3B; MODEL:N is its first N layers.
+           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air | glm-4.7-flash | deepseek-v2-lite | deepseek-v3;
+           gemma4-1b, diffusion-gemma-1b and qwen3.6-1b are nobody's models, but the shapes of gemma4-26b, diffusion-gemma-26b
+           and qwen3.6-35b-a3b at a size that a CPU with two cores runs; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
            go beside gemma4-26b, gemma4-1b and gemma4-e2b, qwen3-30b-a3b-dflash, which fills blocks, beside
            qwen3-30b-a3b; qwen3.6-35b-a3b-mtp, qwen3.6-27b-mtp and deepseek-v4-flash-mtp have the layer that guesses

@@ -32,10 +32,9 @@ static weft_status count_pages(const weft_file_facts *file, uint32_t n_tokens, u
   return WEFT_OK;
 }
 
-/* Activations of a step for which somebody waits, slots, the program or the driver: docs/models.md says about 1 GiB. On a card the
- * packed weights take up to 2.2 % more than the file's besides, and a model with canvases the room of their statistics
- * (bench/results/small-cards.json). A file that is smaller
- * than that has smaller ones, too. */
+/* Activations of a step for which somebody waits, slots, the program or the driver: docs/models.md says about 1 GiB.
+ * On a card the packed weights take up to 2.2 % more than the file's besides, and a model with canvases the room of
+ * their statistics (bench/results/small-cards.json). A file that is smaller than that has smaller ones, too. */
 static uint64_t reserve_of(const weft_file_facts *file, const plan_card *card) {
   const uint64_t gib = (uint64_t)1 << 30;
   uint64_t own = file->weight_bytes * 4, most = gib;

@@ -15,6 +15,7 @@
 #include "base/text.h"
 
 enum { FILE_BYTES_MAX = 4 << 20, KEY_LINE_MAX = WEFT_KEY_BYTES_MAX + 16 };
+_Static_assert(WEFT_KEY_BYTES_MAX % sizeof(uint64_t) == 0, "keys are compared eight bytes at a time");
 
 /* Zero padded, so that comparing reads the same bytes whatever the lengths are. */
 typedef struct key_row {

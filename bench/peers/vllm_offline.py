@@ -5,7 +5,7 @@ and `weft bench drafts --accept` measure of weft, measured of an installed vLLM 
 
   bench/peers/vllm_offline.py DIR [--quantization fp8_per_tensor] [--sequences 1,8,32,128] [--prefill 1,8]
   bench/peers/vllm_offline.py DIR --drafter DIR --rates 0.8,0.64,0.512 --sequences 1,8,32      chance that the first 1, 2, 3 drafts are all accepted
-  bench/peers/vllm_offline.py DIR --engine '{"additional_config": {"gdn_prefill_backend": "triton"}}'      options of its engine that stand nowhere here
+  bench/peers/vllm_offline.py DIR --engine '{"additional_config": {"gdn_prefill_backend": "triton"}}'      more options of its engine
   bench/peers/vllm_offline.py DIR --canvas 256 --sequences 1,4,8,16,32                         a model that writes by diffusion
 
 DIR has the model's config.json (and generation_config.json); no weights are needed. Weights are uniform within 0.03, embeddings normal
@@ -149,7 +149,7 @@ class Peer:
 
     def start(self):
         import vllm
-        import vllm.v1.engine.core  # what a start imports first; a model's own module might open the card here, and may not
+        import vllm.v1.engine.core  # what a start imports first; a model's own module might open the card, which is the start's
         make_up_weights()
         self.params, self.delta = vllm.SamplingParams, vllm.sampling_params.RequestOutputKind.DELTA
         self.say(test="import", vllm=vllm.__version__)
