@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels of latent rows (kernels/latent.h) share: segments on the device, rotation, and rows as they are
- * stored.
+/* What the kernels of latent rows (kernels/latent.h) share: segments on the device, rotation, rows as they are
+ * stored, and what latent_attend on tensor cores needs for any width.
  *
  * Law: where a warp has numbers of a row, lane l has number 32 i + l of it, so that numbers which rotate together are
  * neighbouring lanes' and numbers of one factor (kernels/kv_row.h) are one warp's. A sum has one order, which depends
@@ -101,15 +101,72 @@ static inline void latent_dispatch(weft_type type, F &&run) {
     run(std::integral_constant<weft_type, WEFT_TYPE_Q8_0>());
 }
 
-/* The numbers behind a head's inputs go behind its outputs. */
-static __device__ __forceinline__ void latent_copy_rest(const weft_latent_heads_args &a, uint32_t head,
-                                                        uint32_t first_row, uint32_t n_rows) {
-  for (uint32_t i = threadIdx.x; i < n_rows * a.n_rest; i += blockDim.x) {
-    const uint64_t row = first_row + i / a.n_rest, at = i % a.n_rest;
-    a.y[row * a.y_stride + (uint64_t)head * (a.n_out + a.n_rest) + a.n_out + at] =
-        a.x[row * a.x_stride + (uint64_t)head * (a.n_in + a.n_rest) + a.n_in + at];
+/* ---- latent_attend on tensor cores ---- */
+
+/* Sixteen integers times a factor, as bf16. */
+static __device__ __forceinline__ void latent_put_eight_bits(uint8_t *to, const uint4 &q, float factor) {
+  uint32_t word[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    uint32_t four = i < 2 ? q.x : i < 4 ? q.y : i < 6 ? q.z : q.w;
+    int8_t one = (int8_t)(four >> 16 * (i % 2)), two = (int8_t)(four >> (16 * (i % 2) + 8));
+    word[i] = pair_bf16(__fmul_rn(factor, (float)one), __fmul_rn(factor, (float)two));
   }
+  ((uint4 *)(void *)to)[0] = make_uint4(word[0], word[1], word[2], word[3]);
+  ((uint4 *)(void *)to)[1] = make_uint4(word[4], word[5], word[6], word[7]);
 }
+
+/* The maximum over sixteen lanes. */
+static __device__ __forceinline__ float latent_max_of_16(float x) {
+#pragma unroll
+  for (int step = 8; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
+  return x;
+}
+
+#ifndef WEFT_CUDA_PORTABLE
+
+/* What block `rank` of the cluster has where this block has `mine`. */
+static __device__ __forceinline__ float load_from_cluster(const float *mine, uint32_t rank) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(cluster_address(mine, rank)) : "memory");
+  return x;
+}
+
+static __device__ __forceinline__ float4 load_four_from_cluster(const float *mine, uint32_t rank) {
+  float4 x;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(cluster_address(mine, rank))
+               : "memory");
+  return x;
+}
+
+template <class K>
+static inline cudaError_t latent_allow(K *kernel, size_t n_bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
+}
+
+/* cuda_start for blocks in clusters: `cluster` neighbouring blocks are on the card at the same time. */
+template <class A>
+static inline void latent_start_clusters(cuda_device *d, void (*kernel)(A), dim3 grid, uint32_t cluster,
+                                         uint32_t n_threads, uint32_t shared_bytes, const A &args) {
+  cudaLaunchAttribute how[2];
+  how[0].id = cudaLaunchAttributeClusterDimension;
+  how[0].val.clusterDim.x = cluster, how[0].val.clusterDim.y = how[0].val.clusterDim.z = 1;
+  how[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  how[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(n_threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = d->stream;
+  config.attrs = how;
+  config.numAttrs = d->base.serial_kernels || d->fresh ? 1 : 2;
+  d->fresh = false;
+  (void)cudaLaunchKernelEx(&config, kernel, args);
+}
+
+#endif
 
 /* latent_heads of many rows on Hopper (heads_wgmma.cu), where sizes fit. */
 bool latent_heads_are_wide(const weft_latent_heads_args *args);

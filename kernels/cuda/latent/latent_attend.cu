@@ -68,19 +68,6 @@ struct seen_rows {
 
 /* ---- a chunk's rows, into shared memory ---- */
 
-/* Sixteen integers times a factor. */
-static __device__ __forceinline__ void put_eight_bits(uint8_t *to, const uint4 &q, float factor) {
-  uint32_t word[8];
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    uint32_t four = i < 2 ? q.x : i < 4 ? q.y : i < 6 ? q.z : q.w;
-    int8_t one = (int8_t)(four >> 16 * (i % 2)), two = (int8_t)(four >> (16 * (i % 2) + 8));
-    word[i] = pair_bf16(__fmul_rn(factor, (float)one), __fmul_rn(factor, (float)two));
-  }
-  ((uint4 *)(void *)to)[0] = make_uint4(word[0], word[1], word[2], word[3]);
-  ((uint4 *)(void *)to)[1] = make_uint4(word[4], word[5], word[6], word[7]);
-}
-
 /* Ends with the rows on their way (bf16) or there (8 bits). Rows behind the list's end are zeros. */
 template <weft_type T>
 static __device__ __forceinline__ void load_rows(attend_memory &m) {
@@ -99,7 +86,7 @@ static __device__ __forceinline__ void load_rows(attend_memory &m) {
         q = *(const uint4 *)(const void *)(from + unit * 16);
         factor = __half2float(((const __half *)(const void *)(from + ATTEND_WIDTH))[unit / 2]);
       }
-      put_eight_bits(m.rows + row * m.STRIDE + unit * 32, q, factor);
+      latent_put_eight_bits(m.rows + row * m.STRIDE + unit * 32, q, factor);
     }
   }
   if (T == WEFT_TYPE_BF16) cp_async_commit();
@@ -149,12 +136,7 @@ static __device__ __forceinline__ void make_scores(attend_memory &m, const warp_
   }
 }
 
-/* The maximum and the sum over sixteen lanes. */
-static __device__ __forceinline__ float max_of_16(float x) {
-#pragma unroll
-  for (int step = 8; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
-  return x;
-}
+/* The sum over sixteen lanes. */
 static __device__ __forceinline__ float sum_of_16(float x) {
 #pragma unroll
   for (int step = 8; step > 0; step /= 2) x = __fadd_rn(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
@@ -176,7 +158,7 @@ static __device__ __forceinline__ void make_weights(attend_memory &m, float scal
     score[e] = first + e < n ? __fmul_rn(all, scale) : -INFINITY;
     own = fmaxf(own, score[e]);
   }
-  *most = max_of_16(own);
+  *most = latent_max_of_16(own);
 #pragma unroll
   for (int e = 0; e < 4; e++)
     weight[e] = __bfloat162float(__float2bfloat16_rn(power_of_2(__fsub_rn(score[e], anchor_of(*most)))));
@@ -313,21 +295,6 @@ static __device__ __forceinline__ void leave_out(attend_memory &m, const float (
   }
 }
 
-static __device__ __forceinline__ float load_from_cluster(const float *mine, uint32_t rank) {
-  float x;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(cluster_address(mine, rank)) : "memory");
-  return x;
-}
-
-static __device__ __forceinline__ float4 load_four_from_cluster(const float *mine, uint32_t rank) {
-  float4 x;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(cluster_address(mine, rank))
-               : "memory");
-  return x;
-}
-
 /* A cluster has 16 heads of a row: chunk i is block i % ATTEND_CLUSTER's. Of the merged out a block has 64 dimensions,
  * a thread four of a head. */
 template <weft_type T>
@@ -387,23 +354,6 @@ static __global__ void __launch_bounds__(ATTEND_THREADS)
   }
 }
 
-template <weft_type T>
-static void start_clusters(cuda_device *d, const weft_latent_attend_args *args) {
-  cudaLaunchAttribute how[2];
-  how[0].id = cudaLaunchAttributeClusterDimension;
-  how[0].val.clusterDim.x = ATTEND_CLUSTER, how[0].val.clusterDim.y = how[0].val.clusterDim.z = 1;
-  how[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  how[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(ATTEND_CLUSTER * args->n_rows, cuda_ceil(args->n_heads, ATTEND_HEADS));
-  config.blockDim = dim3(ATTEND_THREADS);
-  config.dynamicSmemBytes = sizeof(attend_memory);
-  config.stream = d->stream;
-  config.attrs = how;
-  config.numAttrs = d->base.serial_kernels ? 1 : 2;
-  (void)cudaLaunchKernelEx(&config, attend_cluster_kernel<T>, *args);
-}
-
 #endif
 
 /* ---- the op ---- */
@@ -424,7 +374,9 @@ template <weft_type T>
 static weft_status attend_tiled(cuda_device *d, const weft_latent_attend_args *args) {
 #ifndef WEFT_CUDA_PORTABLE
   if (args->n_rows <= ATTEND_CLUSTER_ROWS && !d->fresh) {
-    start_clusters<T>(d, args);
+    latent_start_clusters(d, attend_cluster_kernel<T>,
+                          dim3(ATTEND_CLUSTER * args->n_rows, cuda_ceil(args->n_heads, ATTEND_HEADS)), ATTEND_CLUSTER,
+                          ATTEND_THREADS, sizeof(attend_memory), *args);
     return cuda_launched(d, "latent_attend");
   }
 #endif
@@ -452,15 +404,10 @@ weft_status cuda_latent_attend(weft_device *device, const weft_latent_attend_arg
 
 #ifndef WEFT_CUDA_PORTABLE
 
-template <class K>
-static cudaError_t allow(K *kernel, size_t n_bytes) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
-}
-
 template <weft_type T>
 static cudaError_t allow_both(void) {
-  cudaError_t error = allow(attend_kernel<T>, sizeof(attend_memory));
-  return error == cudaSuccess ? allow(attend_cluster_kernel<T>, sizeof(attend_memory)) : error;
+  cudaError_t error = latent_allow(attend_kernel<T>, sizeof(attend_memory));
+  return error == cudaSuccess ? latent_allow(attend_cluster_kernel<T>, sizeof(attend_memory)) : error;
 }
 
 weft_status cuda_latent_setup(cuda_device *d) {

@@ -45,6 +45,16 @@ static __device__ __forceinline__ void add_product(float (&sums)[4], const uint3
   mma_bf16(sums, high, weight_high[0], weight_high[1]);
 }
 
+/* The numbers behind a head's inputs go behind its outputs. */
+static __device__ __forceinline__ void copy_rest(const weft_latent_heads_args &a, uint32_t head, uint32_t first_row,
+                                                 uint32_t n_rows) {
+  for (uint32_t i = threadIdx.x; i < n_rows * a.n_rest; i += blockDim.x) {
+    const uint64_t row = first_row + i / a.n_rest, at = i % a.n_rest;
+    a.y[row * a.y_stride + (uint64_t)head * (a.n_out + a.n_rest) + a.n_out + at] =
+        a.x[row * a.x_stride + (uint64_t)head * (a.n_in + a.n_rest) + a.n_in + at];
+  }
+}
+
 /* A lane's results: two outputs of the rows g and g + 8. */
 static __device__ __forceinline__ void store_results(const weft_latent_heads_args &a, uint32_t head, uint32_t first_row,
                                                      uint32_t first_output, const float (&sums)[4]) {
@@ -102,7 +112,7 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(const __grid_co
     }
   }
   store_results(a, head, first_row, first, sums);
-  if (blockIdx.x == 0) latent_copy_rest(a, head, first_row, n_rows);
+  if (blockIdx.x == 0) copy_rest(a, head, first_row, n_rows);
 }
 
 /* ---- many rows ---- */
@@ -189,7 +199,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
   for (int r = 0; r < 2; r++)
 #pragma unroll
     for (int o = 0; o < 4; o++) store_results(a, head, first_row + row + 16 * r, first + output + 8 * o, sums[r][o]);
-  if (blockIdx.y == 0) latent_copy_rest(a, head, first_row, n_rows);
+  if (blockIdx.y == 0) copy_rest(a, head, first_row, n_rows);
 }
 
 weft_status cuda_latent_heads(weft_device *device, const weft_latent_heads_args *args) {

@@ -51,18 +51,6 @@ typedef struct row_block {
 
 /* ---- a tile, into shared memory ---- */
 
-/* Sixteen integers times a factor. */
-static __device__ __forceinline__ void put_eight_bits(uint8_t *to, const uint32_t *q, float factor) {
-  uint32_t word[8];
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const int8_t one = (int8_t)(q[i / 2] >> 16 * (i % 2)), two = (int8_t)(q[i / 2] >> (16 * (i % 2) + 8));
-    word[i] = pair_bf16(__fmul_rn(factor, (float)one), __fmul_rn(factor, (float)two));
-  }
-  ((uint4 *)(void *)to)[0] = make_uint4(word[0], word[1], word[2], word[3]);
-  ((uint4 *)(void *)to)[1] = make_uint4(word[4], word[5], word[6], word[7]);
-}
-
 /* Eight lanes have a row of bf16, four one of eight bits, which lies at a multiple of four bytes. Ends with the tile on
  * its way (bf16) or there (8 bits). Positions behind the last are zeros. */
 template <weft_type T>
@@ -91,7 +79,7 @@ static __device__ __forceinline__ void copy_tile(const weft_latent_attend_args &
           for (uint32_t w = 0; w < 4; w++) q[w] = ((const uint32_t *)(const void *)(from + 16 * unit))[w];
           factor = __half2float(((const __half *)(const void *)(from + PARTED_WIDTH))[unit / 2]);
         }
-        put_eight_bits(to + unit * 32, q, factor);
+        latent_put_eight_bits(to + unit * 32, make_uint4(q[0], q[1], q[2], q[3]), factor);
       }
     }
   }
@@ -165,12 +153,6 @@ static __device__ __forceinline__ void make_scores(row_memory<WIDE> &m, const ui
   }
 }
 
-static __device__ __forceinline__ float max_of_16(float x) {
-#pragma unroll
-  for (int step = 8; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
-  return x;
-}
-
 /* Weights of a tile of which n positions are seen. Sixteen lanes have a head of every sixteen. most: of the chunk so
  * far. */
 template <int WIDE>
@@ -190,7 +172,7 @@ static __device__ __forceinline__ void make_weights(row_memory<WIDE> &m, float s
       score[e] = first + e < n ? all : -INFINITY;
       own = fmaxf(own, score[e]);
     }
-    const float now = fmaxf(most[w], __fmul_rn(max_of_16(own), scale)), anchor = anchor_of(now);
+    const float now = fmaxf(most[w], __fmul_rn(latent_max_of_16(own), scale)), anchor = anchor_of(now);
     if (threadIdx.x % 16 == 0) m.keep[head] = power_of_2(__fadd_rn(most[w], -anchor)), m.most[head] = now;
     most[w] = now;
     *(uint2 *)(void *)&m.weight[head][first] =
@@ -388,21 +370,6 @@ static __device__ __forceinline__ void leave_chunk(row_memory<WIDE> &m, const wa
     }
 }
 
-static __device__ __forceinline__ float load_from_cluster(const float *mine, uint32_t rank) {
-  float x;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(cluster_address(mine, rank)) : "memory");
-  return x;
-}
-
-static __device__ __forceinline__ float4 load_four_from_cluster(const float *mine, uint32_t rank) {
-  float4 x;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(cluster_address(mine, rank))
-               : "memory");
-  return x;
-}
-
 /* Four dimensions of a head, of the n chunks that the cluster has computed, merged into what lies in memory. */
 template <int WIDE>
 static __device__ __forceinline__ void merge_four(const row_memory<WIDE> &m, uint32_t head, uint32_t d, uint32_t n,
@@ -588,20 +555,8 @@ static void start_rows(cuda_device *d, const parted_args *args) {
   const uint32_t n_bytes = (uint32_t)sizeof(row_memory<WIDE>), n_groups = cuda_ceil(args->op.n_heads, 16 * WIDE);
 #ifndef WEFT_CUDA_PORTABLE
   if (args->cluster > 1) {
-    cudaLaunchAttribute how[2];
-    how[0].id = cudaLaunchAttributeClusterDimension;
-    how[0].val.clusterDim.x = args->cluster, how[0].val.clusterDim.y = how[0].val.clusterDim.z = 1;
-    how[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    how[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(args->n_items * args->cluster, n_groups);
-    config.blockDim = dim3(ROW_THREADS);
-    config.dynamicSmemBytes = n_bytes;
-    config.stream = d->stream;
-    config.attrs = how;
-    config.numAttrs = d->base.serial_kernels || d->fresh ? 1 : 2;
-    d->fresh = false;
-    (void)cudaLaunchKernelEx(&config, cluster_kernel<T, WIDE>, *args);
+    latent_start_clusters(d, cluster_kernel<T, WIDE>, dim3(args->n_items * args->cluster, n_groups), args->cluster,
+                          ROW_THREADS, n_bytes, *args);
     return;
   }
 #endif
@@ -632,15 +587,10 @@ weft_status parted_attend(cuda_device *d, const weft_latent_attend_args *args) {
 
 #ifndef WEFT_CUDA_PORTABLE
 
-template <class K>
-static cudaError_t allow(K *kernel, size_t n_bytes) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
-}
-
 template <weft_type T, int WIDE>
 static cudaError_t allow_both(void) {
-  const cudaError_t error = allow(row_kernel<T, WIDE>, sizeof(row_memory<WIDE>));
-  return error == cudaSuccess ? allow(cluster_kernel<T, WIDE>, sizeof(row_memory<WIDE>)) : error;
+  const cudaError_t error = latent_allow(row_kernel<T, WIDE>, sizeof(row_memory<WIDE>));
+  return error == cudaSuccess ? latent_allow(cluster_kernel<T, WIDE>, sizeof(row_memory<WIDE>)) : error;
 }
 
 weft_status parted_setup(cuda_device *d) {
