@@ -194,9 +194,7 @@ static __device__ __forceinline__ void find_most(const float *scores, float scal
 #pragma unroll 4
     for (uint32_t r = 0; r < n; r++) {
       float4 v = *(const float4 *)(const void *)(scores + r * CHUNK + tile * TILE + lane * 4);
-      float most = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
-#pragma unroll
-      for (uint32_t step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+      float most = warp_max(fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
       if (lane == 0) m->most[tile][r] = __fmul_rn(most, scale);
     }
   }
