@@ -594,7 +594,7 @@ static card_answer driver_enter(void *self, uint32_t index) {
  * portable set where the code that the card got was made for 9.0 and later, since the instructions by which a kernel
  * waits (common.cuh) are not known before. */
 #ifdef WEFT_CUDA_PORTABLE
-static uint64_t cards_of_early_starts; /* a bit for each card, as above */
+static uint64_t cards_of_early_starts; /* a bit for each card, as in cards_of_one_memory */
 
 static __global__ void any_kernel(void) {}
 

@@ -43,8 +43,8 @@ typedef struct cuda_set {
   weft_status (*attention_flash)(cuda_device *d, const struct attention_kernel_args *args, uint32_t n_groups);
   weft_status (*attention_decode_stream)(cuda_device *d, const struct attention_kernel_args *args);
   weft_status (*attention_decode_cluster)(cuda_device *d, const struct attention_kernel_args *args);
-  uint32_t decode_floats; /* of scratch that an item and key head of the last one takes; 0: none. Each item has to be of
-                           * one chunk then */
+  uint32_t decode_floats; /* scratch of attention_decode_cluster for each item and key head; where it is not 0, an item
+                           * has to be of one chunk */
   weft_status (*soft)(cuda_device *d, const struct head_group *group);
   weft_status (*soft_integers)(cuda_device *d, const struct head_group *group); /* NULL: soft is for all rows */
   weft_status (*route)(weft_device *device, const weft_route_args *args);

@@ -8,7 +8,7 @@
  *             from shared memory; rows that a job does not have are what was there before, and no result of them is
  *             stored
  *   items     job by job. Those that run at the same time lie side by side on different multiprocessors, so that what
- *             is left over at the end is spread over all of them. Whoever has to do with a group's finds them itself
+ *             is left over at the end is spread over all of them. A group and its producer each find its items
  *   producer  a lane for each group, which issues its bulk async copies
  *   stage     128 inputs of rows and columns; scales and steps, which belong to 256, have a ring of their own
  *

@@ -128,7 +128,7 @@ bool w8a8_gemv_takes_tiled(const gemm_args *a) {
          w8a8_gemv_takes(a->type, a->n_rows, a->n_in, a->n_weights == 2 || a->gated);
 }
 
-/* How many row tiles a block takes at once, by the rule of slots_of in gemv.cu. */
+/* How many row tiles a block takes at once, by the rule of slots_of in gemv_dense.cuh. */
 static uint32_t slots_of(cuda_device *d, const gemm_args &a, uint32_t n_columns, uint32_t n_raw) {
   uint32_t n = a.gated ? 2 : GEMV_SPLITS_MAX / a.n_splits, n_tiles = gemv_tiles(a), n_spans = w8a8_spans_of(a);
   while (n > 1 && !a.gated && bytes_of(a.type, n, a.n_splits, n_spans, n_columns, n_raw) > GEMV_SHARED_BYTES_MAX) n--;

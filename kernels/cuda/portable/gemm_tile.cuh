@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the portable GEMM of 16 bits (gemm.cu) and of 8 bits (w8a8_gemm.cu) share: the sizes of an item, which items a
+/* What the portable GEMM of 16 bits (gemm.cuh) and of 8 bits (w8a8_gemm.cuh) share: the sizes of an item, which items a
  * block takes, and how a stage of packed weights comes into shared memory.
  *
  * A work item is some row tiles of the weights times 8 NT rows. A stage is 128 inputs of it. Each of four warps has an
@@ -20,7 +20,7 @@
 
 enum { TILE_WIDE, TILE_NARROW, TILE_THIN };
 
-/* x_unit: bytes that eight rows have of 128 inputs. */
+/* X_UNIT: bytes that eight rows have of 128 inputs. */
 template <int T, int SIZE, uint32_t X_UNIT>
 struct gemm_tile {
   static constexpr packed_shape f = packed_shape_of(T);
@@ -28,8 +28,8 @@ struct gemm_tile {
   static constexpr uint32_t threads = 128, tiles = wide ? 8 : 4, per_warp = tiles / 4; /* row tiles */
   static constexpr uint32_t fits = wide ? 2 : SIZE == TILE_NARROW ? 4 : 5;             /* on a multiprocessor */
   static constexpr uint32_t nt = wide ? 8 : SIZE == TILE_NARROW ? 4 : 2, rows = 8 * nt;
-  static constexpr uint32_t few =
-      nt > 2 ? nt / 2 : nt; /* eights of rows of an item that is multiplied as a smaller one */
+  /* Up to so many eights of rows, an item is multiplied as a smaller one. */
+  static constexpr uint32_t few = nt > 2 ? nt / 2 : nt;
   static constexpr uint32_t w_tile = f.codes + f.high + f.scales, w_stage = tiles * w_tile;
   static constexpr uint32_t x_stage = nt * X_UNIT, stage = w_stage + x_stage;
   static constexpr uint32_t budget = wide ? PORTABLE_SHARED_BYTES_MOST : PORTABLE_SHARED_BYTES_MOST / 2 & ~1023u;
