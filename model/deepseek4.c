@@ -29,18 +29,19 @@ static weft_status refuse_key(const model_keys *keys, const char *name, uint32_t
                    keys->arch, name, value, what);
 }
 
-/* What has one value that is computed. */
+/* What has one value that is computed; of groups of experts none and one are the same. */
 static weft_status read_fixed(const model_keys *keys) {
   static const struct {
     const char *name;
     uint32_t value, otherwise; /* otherwise: where the key is missing */
+    bool or_none;
     const char *what;
   } fixed[] = {
-      {".attention.head_count_kv", 1, 0, "one vector for each position is needed"},
-      {".expert_gating_func", GATING_SQRT_SOFTPLUS, 0, "scores by the root of softplus (4) are needed"},
-      {".expert_weights_norm", 1, 0, "weights of experts with a sum of 1 are needed"},
-      {".expert_group_count", 1, 1, "groups of experts are not supported"},
-      {".expert_group_used_count", 1, 1, "groups of experts are not supported"},
+      {".attention.head_count_kv", 1, 0, false, "one vector for each position is needed"},
+      {".expert_gating_func", GATING_SQRT_SOFTPLUS, 0, false, "scores by the root of softplus (4) are needed"},
+      {".expert_weights_norm", 1, 0, false, "weights of experts with a sum of 1 are needed"},
+      {".expert_group_count", 1, 1, true, "groups of experts are not supported"},
+      {".expert_group_used_count", 1, 1, true, "groups of experts are not supported"},
   };
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
     uint32_t value = 0;
@@ -48,7 +49,8 @@ static weft_status read_fixed(const model_keys *keys) {
                              ? model_keys_u32(keys, fixed[i].name, 0, UINT32_MAX, &value)
                              : model_keys_u32_or(keys, fixed[i].name, 0, UINT32_MAX, fixed[i].otherwise, &value);
     if (status != WEFT_OK) return status;
-    if (value != fixed[i].value) return refuse_key(keys, fixed[i].name, value, fixed[i].what);
+    bool right = value == fixed[i].value || (fixed[i].or_none && value == 0);
+    if (!right) return refuse_key(keys, fixed[i].name, value, fixed[i].what);
   }
   return WEFT_OK;
 }

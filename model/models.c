@@ -81,12 +81,17 @@ static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, wef
                      weft_gguf_path(gguf), shown, shown[0] == 'c' ? "an encoder of images or sound" : "a drafter",
                      shown[0] == 'c' ? "" : ", and this one as --draft model:FILE");
   }
-  if (strcmp(shown, "gptoss") == 0) {
-    return weft_fail(
-        error, WEFT_E_UNSUPPORTED,
-        "%s: architecture 'gptoss' names its tensors as Ollama does; take a file of llama.cpp's converter, "
-        "whose architecture is 'gpt-oss'",
-        weft_gguf_path(gguf));
+  static const char *const of_others[][2] = {
+      {"gptoss",
+       "names its tensors as Ollama does; take a file of llama.cpp's converter, whose architecture is 'gpt-oss'"},
+      {"deepseek4_mtp_support",
+       "is ds4's file of the layer that guesses ahead and no model; give the file of the model: one that has the "
+       "layer itself drafts with --draft mtp"},
+  };
+  for (size_t i = 0; i < sizeof of_others / sizeof *of_others; i++) {
+    if (strcmp(shown, of_others[i][0]) == 0)
+      return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: architecture '%s' %s", weft_gguf_path(gguf), shown,
+                       of_others[i][1]);
   }
   char names[256];
   model_arch_names(names, sizeof names);

@@ -16,6 +16,9 @@ typedef struct gguf_edit {
   const char *drop_key, *drop_tensor;
   const char *set_u32; /* replaces or adds a key */
   uint32_t value;
+  const char *set_list; /* the same, a list of whole numbers */
+  const int32_t *list;
+  uint32_t n_list;
   const char *set_string, *text;
   const char *set_f32;
   float real;
@@ -59,7 +62,7 @@ static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_w
   const char *start = key->name.data - 8, *end = (const char *)requantise_key_end(key);
   memcpy(name, key->name.data, key->name.n < sizeof name - 1 ? key->name.n : sizeof name - 1);
   if (gguf_edit_is(e->drop_key, name) || gguf_edit_is(e->set_u32, name)) return;
-  if (gguf_edit_is(e->set_string, name) || gguf_edit_is(e->set_f32, name)) return;
+  if (gguf_edit_is(e->set_string, name) || gguf_edit_is(e->set_f32, name) || gguf_edit_is(e->set_list, name)) return;
   if (e->widen != NULL && (strstr(name, ".vocab_size") != NULL || strcmp(name, "tokenizer.ggml.tokens") == 0)) return;
   w->n_keys += 1;
   if (e->prefix != NULL && strncmp(name, e->prefix, strlen(e->prefix)) == 0) {
@@ -163,6 +166,7 @@ static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edi
 static inline void gguf_edit_apply(const weft_gguf *from, const gguf_edit *e, gguf_writer *w) {
   for (uint32_t i = 0; i < from->parts[0].n_keys; i++) gguf_edit_key(&from->parts[0].keys[i], e, w);
   if (e->set_u32 != NULL) gguf_writer_u32(w, e->set_u32, e->value);
+  if (e->set_list != NULL) gguf_writer_array(w, e->set_list, WEFT_GGUF_I32, e->list, e->n_list, sizeof *e->list);
   if (e->set_f32 != NULL) gguf_writer_f32(w, e->set_f32, e->real);
   if (e->set_string != NULL) gguf_writer_string(w, e->set_string, e->text);
   for (uint32_t i = 0; i < from->n_tensors; i++) gguf_edit_tensor(&from->tensors[i], e, w);

@@ -135,6 +135,11 @@ static inline const char *state_model_latent(uint32_t context) {
   return state_model_write(WEFT_SOURCE_DIR "/tests/golden/models/deepseek4-base.gguf", context, "latent");
 }
 
+/* One whose every other layer has a window of 128 tokens. */
+static inline const char *state_model_windows(uint32_t context) {
+  return state_model_write(WEFT_SOURCE_DIR "/tests/golden/models/gpt-oss-base.gguf", context, "windows");
+}
+
 static inline const char *state_model_file(uint32_t context) {
   return state_model_of(WEFT_SOURCE_DIR "/tests/golden/models/qwen35-moe.gguf", context);
 }

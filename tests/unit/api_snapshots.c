@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* How many tokens of a prompt are computed by a model with states, whose hits end at snapshots: at the second turn of a
  * chat, whose template leaves old thinking out; where only the instructions are the same; for two tenants with a public
- * prefix. What is computed is what lies behind the last border before the place where the prompts part. */
+ * prefix. What is computed is what lies behind the last border before the place where the prompts part. The same of
+ * models whose windows pass that place, with and without rows that stand for many positions: there it is what lies
+ * behind the last end of a block of every group. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,9 +15,11 @@
 #include "tests/support/amount.h"
 #include "tests/support/state_model.h"
 
-enum { BORDER = STATE_MODEL_BORDER, TOKENS_MAX = 1024, ANSWER = 70, LETTERS = 26, TENANTS = 2 };
+enum { BORDER = STATE_MODEL_BORDER, TOKENS_MAX = 1024, ANSWER = 70, LONG_ANSWER = 200, LETTERS = 26, TENANTS = 2 };
 
 static weft_runtime *runtime;
+static const char *asked; /* the model; NULL: that with states */
+static uint32_t n_asked = ANSWER;
 
 /* What is in the cache of a request that has ended: its prompt, and its answer but for the last token. */
 typedef struct said {
@@ -27,11 +31,13 @@ typedef struct said {
 
 static int open_runtime(void **state) {
   (void)state;
-  static const char *model;
+  static const char *models[3];
   char error[512];
-  model = state_model_file(2048);
-  const weft_open_options options = {.models = &model,
-                                     .n_models = 1,
+  models[0] = state_model_file(2048);
+  models[1] = state_model_windows(2048);
+  models[2] = state_model_latent(2048);
+  const weft_open_options options = {.models = models,
+                                     .n_models = 3,
                                      .backend = "cpu",
                                      .threads = 1,
                                      .kv_bytes = 16 << 20,
@@ -53,7 +59,7 @@ static int close_runtime(void **state) {
   return 0;
 }
 
-/* An answer of ANSWER letters. */
+/* An answer of n_asked letters. */
 static void ask(weft_generate_params *p, said *out) {
   static const int32_t letters[LETTERS] = {'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k', 'l', 'm',
                                            'n', 'o', 'p', 'q', 'r', 's', 't', 'u', 'v', 'w', 'x', 'y', 'z'};
@@ -61,13 +67,14 @@ static void ask(weft_generate_params *p, said *out) {
   weft_delta delta = {0};
   char error[512];
   const int32_t *prompt;
+  p->model = asked;
   p->has_seed = true;
-  p->max_tokens = ANSWER;
+  p->max_tokens = n_asked;
   p->allowed_tokens = letters;
   p->n_allowed_tokens = LETTERS;
   if (weft_submit(runtime, p, &generation, error, sizeof error) != 0) fail_msg("%s", error);
   out->n = out->n_prompt = weft_prompt_tokens(generation, &prompt);
-  assert_true(out->n + ANSWER <= TOKENS_MAX);
+  assert_true(out->n + n_asked <= TOKENS_MAX);
   memcpy(out->tokens, prompt, out->n * sizeof *prompt);
   out->n_answer = 0;
   while (delta.kind != WEFT_DELTA_END) {
@@ -80,7 +87,7 @@ static void ask(weft_generate_params *p, said *out) {
   if (strcmp(delta.finish, "length") != 0) fail_msg("the answer ended by %s: %s", delta.finish, delta.error);
   out->answer[out->n_answer] = 0;
   out->n_cached = delta.usage.cached_tokens;
-  assert_int_equal(out->n, out->n_prompt + ANSWER);
+  assert_int_equal(out->n, out->n_prompt + n_asked);
   out->n -= 1; /* the last token was never a row */
   weft_generation_free(generation);
 }
@@ -137,6 +144,39 @@ static void a_second_turn_begins_where_the_first_one_was_asked(void **state) {
       assert_int_equal(second.n_cached, border_below(parting));
     }
   }
+}
+
+/* The same conversation with models that keep no states: when the second turn comes, their windows have passed the
+ * place where it parts from the first. */
+static void windows_are_there_where_turns_part(void **state) {
+  (void)state;
+  static said first, second;
+  const uint32_t stride = (uint32_t)test_amount(37, 17, 3);
+  n_asked = LONG_ANSWER;
+  for (uint32_t i = 1; i < 3; i++) {
+    const weft_kv_layout *layout = &runtime->model[i].layout;
+    uint32_t block = 1, n_windows = 0;
+    asked = weft_model_at(runtime, i).name;
+    for (uint32_t g = 0; g < layout->n_groups; g++) {
+      if (layout->group[g].block_tokens > block) block = layout->group[g].block_tokens;
+      n_windows += layout->group[g].window > 0;
+      assert_true(layout->group[g].window < LONG_ANSWER);
+    }
+    assert_true(n_windows > 0);
+    for (uint32_t n = 200; n < 200 + block; n += stride) {
+      weft_chat_turn turns[4] = {{.role = "system", .content = words(n)}, {.role = "user", .content = words(90)}};
+      chat(turns, 2, true, 0, &first);
+      assert_int_equal(first.n_cached, 0);
+      turns[2] = (weft_chat_turn){.role = "assistant", .content = "It is so.", .thinking = first.answer};
+      turns[3] = (weft_chat_turn){.role = "user", .content = words(20)};
+      chat(turns, 4, true, 0, &second);
+      uint32_t parting = parting_of(&first, &second);
+      assert_in_range(parting, n + 90, first.n_prompt - 1);
+      assert_int_equal(second.n_cached, parting / block * block);
+    }
+  }
+  asked = NULL;
+  n_asked = ANSWER;
 }
 
 /* Where the conversation goes on word by word, as between calls of tools, nothing of the answer is computed again but
@@ -241,9 +281,11 @@ static void a_sequence_holds_what_is_said(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_second_turn_begins_where_the_first_one_was_asked), cmocka_unit_test(an_answer_is_gone_on_from),
-      cmocka_unit_test(instructions_are_computed_once), cmocka_unit_test(tenants_share_a_public_prefix),
-      cmocka_unit_test(a_sequence_holds_what_is_said)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_second_turn_begins_where_the_first_one_was_asked),
+                                     cmocka_unit_test(an_answer_is_gone_on_from),
+                                     cmocka_unit_test(instructions_are_computed_once),
+                                     cmocka_unit_test(tenants_share_a_public_prefix),
+                                     cmocka_unit_test(a_sequence_holds_what_is_said),
+                                     cmocka_unit_test(windows_are_there_where_turns_part)};
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }

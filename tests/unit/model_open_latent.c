@@ -76,6 +76,28 @@ static void test_deepseek4_keys(void **state) {
   inspect_holds("deepseek4-base", (gguf_edit){0}, true, words);
 }
 
+static void test_deepseek4_ratios(void **state) {
+  (void)state;
+  static const struct {
+    int32_t ratio[4];
+    uint32_t n;
+    weft_status status;
+    const char *words;
+  } lists[] = {
+      {{0, 4, 3, 0}, 4, WEFT_E_UNSUPPORTED, "compress_ratios' is 3; rows for each 4 or 128 positions are supported"},
+      {{64, 4, 128, 0}, 4, WEFT_E_UNSUPPORTED, "compress_ratios' is 64; rows for each 4 or 128"},
+      {{0, -4, 128, 0}, 4, WEFT_E_FORMAT, "compress_ratios' is -4; it must not be negative"},
+      {{0, 4}, 2, WEFT_E_FORMAT, "compress_ratios' has 2 elements for 3 layers"},
+      {{0}, 0, WEFT_E_FORMAT, "compress_ratios' has 0 elements"},
+      {{0, 128, 128, 0}, 4, WEFT_E_FORMAT, "'blk.1.attn_compressor_kv.weight' has shape 8 x 16"},
+  };
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+    const gguf_edit e = {
+        .set_list = "deepseek4.attention.compress_ratios", .list = lists[i].ratio, .n_list = lists[i].n};
+    refused("deepseek4-base", e, lists[i].status, lists[i].words);
+  }
+}
+
 static void test_deepseek4_tensors(void **state) {
   (void)state;
   static const char *const needed[] = {"output_hc_fn.weight",
@@ -113,10 +135,38 @@ static void test_deepseek4_tensors(void **state) {
           "is not used by a deepseek4");
 }
 
+/* What the makers of the first files (ds4) wrote otherwise than llama.cpp's converter does: 16-bit numbers in mixers,
+ * positions of blocks and the router, no limits of the MLP beside the experts, groups of experts that are none, and a
+ * layer that guesses ahead which is counted and lies in a file of its own, with names of its own. */
+static void test_deepseek4_first_files(void **state) {
+  (void)state;
+  static const char *const halves[] = {"token_embd.weight",
+                                       "output_hc_fn.weight",
+                                       "blk.0.hc_attn_fn.weight",
+                                       "blk.1.hc_ffn_fn.weight",
+                                       "blk.1.attn_compressor_kv.weight",
+                                       "blk.2.attn_compressor_gate.weight",
+                                       "blk.2.attn_compressor_ape.weight",
+                                       "blk.1.indexer.attn_q_b.weight",
+                                       "blk.1.indexer.proj.weight",
+                                       "blk.1.indexer_compressor_ape.weight",
+                                       "blk.1.ffn_gate_inp.weight"};
+  weft_model_info info;
+  for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
+    accepted("deepseek4-base", (gguf_edit){.quantise = halves[i], .type = WEFT_TYPE_F16}, &info);
+  accepted("deepseek4-base", (gguf_edit){.drop_key = "deepseek4.swiglu_clamp_shexp"}, &info);
+  accepted("deepseek4-base", (gguf_edit){.set_u32 = "deepseek4.expert_group_count", .value = 0}, &info);
+  accepted("deepseek4-base", (gguf_edit){.set_u32 = "deepseek4.expert_group_used_count", .value = 0}, &info);
+  accepted("deepseek4-deep", (gguf_edit){.set_u32 = "deepseek4.nextn_predict_layers", .value = 1}, &info);
+  assert_int_equal(info.n_layers, 2);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_deepseek4_keys),
+      cmocka_unit_test(test_deepseek4_ratios),
       cmocka_unit_test(test_deepseek4_tensors),
+      cmocka_unit_test(test_deepseek4_first_files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

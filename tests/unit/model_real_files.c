@@ -300,9 +300,10 @@ static void test_other_architectures(void **state) {
       {"dflash",
        "architecture 'dflash' is a part beside a model (a drafter) and no model; give the file of the model, and"},
       {"gemma4_mtp", "architecture 'gemma4_mtp' is a part beside a model (a drafter) and no model"},
+      {"deepseek4_mtp_support", "is ds4's file of the layer that guesses ahead and no model; give the file of the"},
       {"rwkv7", "architecture 'rwkv7' is not supported; take a model of one of these: gemma4, "},
   };
-  for (size_t i = 0; i < 4; i++) {
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     real_model model = qwen3_8b;
     row r = {.name = others[i][0], .refusal = others[i][1]};
     model.arch = others[i][0];
