@@ -17,7 +17,7 @@ static void tell_size(weft_engine *e) {
   weft_pool_size *p = &e->pool;
   atomic_store(&p->shown_open, weft_pager_get_stats(e->pager).n_pages);
   atomic_store(&p->shown_backed, p->n_backed);
-  atomic_store(&p->shown_refused, p->refused);
+  atomic_store(&p->shown_refused, p->n_refused > 0);
   e->n_changes += 1;
   if (e->config.pool->changed != NULL) e->config.pool->changed(e->config.pool->self);
 }
@@ -52,14 +52,12 @@ static bool has_requests(const weft_engine *e) {
   return false;
 }
 
-/* What the pool should have now. */
-static uint32_t find_wanted(weft_engine *e) {
+/* What the pool must have, whatever was asked for. */
+static uint32_t find_least(weft_engine *e) {
   weft_pool_size *p = &e->pool;
-  uint32_t wanted = atomic_load(&p->wanted);
   if (!has_requests(e)) p->n_largest = 0;
   uint64_t least = (uint64_t)p->n_largest + e->stats.n_pin_pages;
-  if (least > e->config.n_pages) least = e->config.n_pages; /* what was accepted runs in these */
-  return wanted < least ? (uint32_t)least : wanted;
+  return least > e->config.n_pages ? e->config.n_pages : (uint32_t)least; /* what was accepted runs in these */
 }
 
 /* Gives back the memory of pages that nothing enqueued uses any more. */
@@ -74,12 +72,18 @@ static void settle_memory(weft_engine *e) {
   tell_size(e);
 }
 
+static bool was_refused(const weft_pool_size *p, uint32_t n_pages) {
+  return p->n_refused > 0 && n_pages >= p->n_refused;
+}
+
 static void grow_pool(weft_engine *e, uint32_t n_pages) {
   weft_pool_size *p = &e->pool;
   if (n_pages > p->n_backed) {
-    if (p->n_waits > 0 || p->refused) return; /* first it gets as small as it was asked to be */
-    p->refused = resize_memory(e, n_pages) != WEFT_OK;
-    if (!p->refused) p->n_backed = n_pages;
+    if (p->n_waits > 0 || was_refused(p, n_pages)) return; /* first it gets as small as it was asked to be */
+    if (resize_memory(e, n_pages) == WEFT_OK)
+      p->n_backed = n_pages;
+    else
+      p->n_refused = n_pages;
   }
   for (uint32_t i = 0; i < p->n_waits; i++)
     if (p->wait[i].n_pages < n_pages) p->wait[i].n_pages = n_pages;
@@ -105,6 +109,10 @@ static void shrink_pool(weft_engine *e, uint32_t n_pages) {
   tell_size(e);
 }
 
+static uint32_t next_size(uint32_t n, uint32_t wanted, uint32_t step) {
+  return wanted <= n ? n : wanted - n < step ? wanted : n + step;
+}
+
 void weft_pool_size_begin(weft_engine *e) {
   const weft_pool_calls *calls = e->config.pool;
   weft_pool_size *p = &e->pool;
@@ -112,10 +120,12 @@ void weft_pool_size_begin(weft_engine *e) {
   p->hindered = false;
   settle_memory(e);
   weft_pager_stats stats = weft_pager_get_stats(e->pager);
-  uint32_t wanted = find_wanted(e), n = stats.n_pages;
-  if (atomic_load(&p->asked) != p->n_heard) p->refused = false;
+  uint32_t asked = atomic_load(&p->wanted), least = find_least(e), wanted = asked < least ? least : asked,
+           n = stats.n_pages, to = next_size(n, wanted, calls->n_pages_step);
+  if (atomic_load(&p->asked) != p->n_heard) p->n_refused = 0;
   p->n_heard = atomic_load(&p->asked);
-  if (wanted > n) grow_pool(e, wanted - n < calls->n_pages_step ? wanted : n + calls->n_pages_step);
+  if (was_refused(p, to)) to = next_size(n, least, calls->n_pages_step); /* what requests need may be there */
+  if (to > n) grow_pool(e, to);
   uint32_t in_use = stats.n_pinned + weft_policy_margin(e->n_running, e->config.n_pages);
   if (wanted < in_use) wanted = in_use;
   if (wanted < n) shrink_pool(e, n - wanted < calls->n_pages_step ? wanted : n - calls->n_pages_step);

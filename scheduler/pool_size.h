@@ -6,7 +6,8 @@
  * what is in use beyond the size asked for leaves as requests end, since the pages that these give back are closed
  * before anybody else can take them; meanwhile those that run keep the margin that admission leaves them. The pool
  * never becomes so small that a request that was accepted could not run: pages of held pins, and beside them those of
- * the largest request since the engine was last without any, stay.
+ * the largest request since the engine was last without any, stay, or are asked of the memory again where they went,
+ * also when there is none for what somebody asked for.
  *
  * Memory. Pages are opened after their memory is there. Of pages that were closed it is given back when every step
  * that was submitted before, and the copies of what was moved, have landed; so neither waits for the other, and no step

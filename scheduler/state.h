@@ -70,7 +70,7 @@ typedef struct weft_pool_size {
   uint32_t n_heard;               /* of asked */
   uint32_t n_backed;              /* pages with memory */
   uint32_t n_largest;             /* pages of the largest request since the engine was without any */
-  bool refused;                   /* memory to grow, since somebody asked */
+  uint32_t n_refused;             /* fewest pages that there was no memory for, since somebody asked; 0: none */
   bool hindered;                  /* copies wait, so nothing could be closed in this turn */
   uint64_t n_submitted, n_landed; /* steps */
   weft_pool_wait wait[WEFT_POOL_WAITS_MAX];

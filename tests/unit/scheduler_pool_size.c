@@ -186,6 +186,31 @@ static void test_refused(void **state) {
   assert_true(!size().refused && size().n_open == PAGES_MAX);
 }
 
+/* There is no memory for what was asked for, but for what a request needs that comes then, or came before. */
+static void test_refused_beyond_what_is_needed(void **state) {
+  (void)state;
+  for (uint32_t later = 0; later < 2; later++) {
+    open_pool(PAGES, false);
+    weft_engine_resize_pool(w.engine, 1);
+    for (uint32_t i = 0; i < 80; i++) turn();
+    assert_int_equal(size().n_backed, 1);
+    pool.n_pages_step = PAGES_MAX;
+    n_refused_from = PAGES + 1;
+    weft_request_params p = ask_as(0, 60, 30);
+    weft_request *r = later ? NULL : submit(&p);
+    weft_engine_resize_pool(w.engine, PAGES_MAX);
+    for (uint32_t i = 0; i < 4; i++) turn();
+    if (later) {
+      assert_true(size().refused && size().n_backed == 1);
+      r = submit(&p);
+    }
+    end_all();
+    assert_true(size().refused && size().n_backed > 8 && size().n_backed <= PAGES);
+    weft_engine_release(w.engine, r);
+    (void)close_world(NULL);
+  }
+}
+
 static void test_configurations(void **state) {
   (void)state;
   const weft_pool_calls wrong[] = {{.n_pages_max = PAGES - 1, .n_pages_first = 1, .n_pages_step = 1},
@@ -204,9 +229,9 @@ static void test_configurations(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_gaps, close_world),
-                                     cmocka_unit_test_teardown(test_as_far_as_it_goes, close_world),
-                                     cmocka_unit_test_teardown(test_refused, close_world),
-                                     cmocka_unit_test_teardown(test_configurations, close_world)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_gaps, close_world), cmocka_unit_test_teardown(test_as_far_as_it_goes, close_world),
+      cmocka_unit_test_teardown(test_refused, close_world), cmocka_unit_test(test_refused_beyond_what_is_needed),
+      cmocka_unit_test_teardown(test_configurations, close_world)};
   return cmocka_run_group_tests_name("a pool that changes its size", tests, NULL, NULL);
 }
