@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: MIT
 """tests/cuda_code.py FOLDER [ARCHITECTURE]: what the CUDA modules of a build have inside is what they say that they were
 built for: machine code or PTX of these architectures and of no other, and no more than so many MiB for each. With a second word the assembler translates the
-portable module's PTX for that architecture, which finds what the compiler lets pass (cuobjdump unpacks it). The reader of
-fatbins is shown on files that are made here, so something is tested where no module is, too."""
+portable module's PTX for that architecture, which finds what the compiler lets pass (cuobjdump unpacks it). Where the toolkit's
+cuobjdump is, what it lists of a module (--list-elf, --list-ptx) must be the same. The reader of fatbins is shown on files
+that are made here, so something is tested where no module is, too."""
 import glob
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -54,6 +56,12 @@ def test_the_reader():
             assert code_of(path) == wanted, (code_of(path), wanted)
 
 
+def listed_of(tool, path):
+    """What the toolkit's own reader lists of a module, as code_of says it."""
+    lists = [subprocess.run([tool, option, path], capture_output=True, text=True, check=False).stdout for option in ('--list-elf', '--list-ptx')]
+    return [sorted(set(re.findall(r'\.sm_(\d+[af]?)\.', text))) for text in lists]
+
+
 def faults_of(path):
     with open(path, 'rb') as file:
         built = re.search(rb'built for (\d+[0-9a-z,-]*)', file.read())
@@ -64,6 +72,9 @@ def faults_of(path):
     found, mib = code_of(path), os.path.getsize(path) / 2**20
     print(f'{path}, {mib:.1f} MiB, built for {",".join(parts)}: machine code of {found[0]}, PTX of {found[1]}')
     faults = [] if found == wanted else [f'it has {found} where {wanted} was asked for']
+    tool = shutil.which('cuobjdump', path=os.environ.get('PATH', '') + ':/usr/local/cuda/bin')
+    if tool is not None and listed_of(tool, path) != found:
+        faults.append(f'cuobjdump lists {listed_of(tool, path)}, and the module has {found}')
     n = len(found[0] + found[1])
     most = (MOST_MIB_PACKED if n > 3 else MOST_MIB) * n
     return faults if mib <= most else faults + [f'it has {mib:.1f} MiB, more than {most}']
