@@ -325,18 +325,23 @@ static bool chooses_by_file(const weft_open_options *options) {
 
 /* ---- --split auto ---- */
 
+/* CARD_SETS: none. */
+static uint32_t set_of(const weft_device_info *info) {
+  uint32_t i = 0;
+  while (i < CARD_SETS && !(info->set != NULL && strcmp(info->set, card_sets[i].name) == 0)) i++;
+  return i;
+}
+
 /* Equal cards; n 0: they are none. */
 static split_machine machine_of(const weft_devices *devices, weft_gguf *const *gguf, uint32_t n_files) {
   const weft_device_info *first = weft_device_get_info(devices->device[0]);
   split_machine m = {.n = devices->n,
-                     .set = CARD_SETS,
+                     .set = set_of(first),
                      .memory_rate = first->memory_rate,
                      .product_rate = first->product_rate,
                      .memory_bytes = first->memory_free_bytes,
                      .direct = true,
                      .shards = UINT32_MAX};
-  for (uint32_t i = 0; i < CARD_SETS; i++)
-    if (first->set != NULL && strcmp(first->set, card_sets[i].name) == 0) m.set = i;
   for (uint32_t i = 0; i < devices->n; i++) {
     const weft_device_info *own = weft_device_get_info(devices->device[i]);
     bool bounded = devices->weights_bytes_max[i] > 0; /* then experts may have to stay in host memory */
@@ -349,6 +354,25 @@ static split_machine machine_of(const weft_devices *devices, weft_gguf *const *g
   return m;
 }
 
+/* The facts of the file with most weights; NULL: there is none whose keys can be read. */
+static weft_status read_largest(weft_gguf *const *gguf, uint32_t n_files, weft_file_facts **largest,
+                                weft_error *error) {
+  weft_status status = WEFT_OK;
+  *largest = NULL;
+  for (uint32_t i = 0; i < n_files && status == WEFT_OK; i++) {
+    weft_file_facts *facts = NULL;
+    status = weft_inspect_facts(gguf[i], &facts, error);
+    bool larger = *largest == NULL || (status == WEFT_OK && facts->weight_bytes > (*largest)->weight_bytes);
+    weft_free(larger ? *largest : facts);
+    if (larger) *largest = facts;
+  }
+  if (*largest != NULL && (status != WEFT_OK || (*largest)->keys != WEFT_OK)) {
+    weft_free(*largest);
+    *largest = NULL;
+  }
+  return status;
+}
+
 /* By the largest file. Where weights are another process', or models come and go, all processes must choose alike, or
  * not every file is known, so layers it is. */
 static weft_status choose_split(const weft_open_options *o, weft_gguf *const *gguf, uint32_t n_files,
@@ -358,24 +382,46 @@ static weft_status choose_split(const weft_open_options *o, weft_gguf *const *gg
   const split_machine machine = machine_of(devices, gguf, n_files);
   split_load load = {.n_running = o->running};
   weft_file_facts *largest = NULL;
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < n_files && machine.n > 0 && status == WEFT_OK; i++) {
-    weft_file_facts *facts = NULL;
-    status = weft_inspect_facts(gguf[i], &facts, error);
-    bool larger = largest == NULL || (status == WEFT_OK && facts->weight_bytes > largest->weight_bytes);
-    weft_free(larger ? largest : facts);
-    if (larger) largest = facts;
-  }
+  weft_status status = machine.n > 0 ? read_largest(gguf, n_files, &largest, error) : WEFT_OK;
   split_choice choice;
   if (largest != NULL)
     load.n_tokens = (o->context < largest->context_length ? o->context : largest->context_length) / 4;
-  if (status == WEFT_OK && largest != NULL && largest->keys == WEFT_OK &&
-      split_choose(largest, &machine, &load, &choice)) {
+  if (largest != NULL && split_choose(largest, &machine, &load, &choice)) {
     char said[400];
     devices->n_shards = choice.way[choice.chosen].n_shards;
     split_tell(&choice, &machine, &load, said, sizeof said);
     (void)weft_fail(&devices->auto_why, WEFT_OK, "%s", said);
   }
+  weft_free(largest);
+  return status;
+}
+
+/* By more than a tenth: cards of one kind may have somewhat different clocks. */
+static bool rates_differ(double a, double b) {
+  return a > 1.1 * b || b > 1.1 * a;
+}
+
+/* Parts on unequal cards get work as fast as these are thought to be, which the driver's figures say, so every start
+ * comes to the same. Of a folder's models no file is known: their parts are equal. */
+static weft_status find_speeds(weft_gguf *const *gguf, uint32_t n_files, weft_devices *devices, weft_error *error) {
+  const uint32_t n_parts = devices_n_parts(devices);
+  bool unequal = false, known = true;
+  for (uint32_t i = 1; i < devices->n; i++) {
+    const weft_device_info *a = weft_device_get_info(devices->device[0]), *b = weft_device_get_info(devices->device[i]);
+    unequal = unequal || rates_differ(a->memory_rate, b->memory_rate) || rates_differ(a->product_rate, b->product_rate);
+  }
+  if (!unequal || devices->replicas || devices->has_ratio || n_parts == 1 || n_files == 0) return WEFT_OK;
+  weft_file_facts *largest = NULL;
+  weft_status status = read_largest(gguf, n_files, &largest, error);
+  for (uint32_t p = 0; p < n_parts && largest != NULL; p++) {
+    const weft_device_info *info = weft_device_get_info(devices->device[p * shards_of(devices)]);
+    const split_machine card = {
+        .set = set_of(info), .memory_rate = info->memory_rate, .product_rate = info->product_rate};
+    double seconds = split_card_step(largest, &card);
+    known = known && seconds > 0;
+    devices->ratio[p] = known ? 1.0 / seconds : 1.0;
+  }
+  devices->by_speed = known && largest != NULL;
   weft_free(largest);
   return status;
 }
@@ -417,6 +463,7 @@ weft_status devices_open_as(const weft_open_options *options, weft_gguf *const *
   devices->no_peer = options->no_peer_access;
   if (status == WEFT_OK) note_precision(devices, options->precision, chooses, &file);
   if (status == WEFT_OK) status = choose_split(options, gguf, n_files, shares, devices, error);
+  if (status == WEFT_OK) status = find_speeds(gguf, n_files, devices, error);
   if (status == WEFT_OK) find_links(devices);
   return status;
 }
@@ -453,16 +500,17 @@ weft_status devices_split(const weft_devices *devices, uint32_t replica, const w
   if (devices->replicas) {
     room[0] = weights_room(devices, replica);
     *split = (weft_split){.n_devices = 1, .device = {devices->device[replica]}};
-    return weft_split_plan(gguf, NULL, room, split, reason, error);
+    return weft_split_plan(gguf, NULL, NULL, room, split, reason, error);
   }
   *split = (weft_split){.n_devices = devices->n, .n_shards = devices->n_shards};
   memcpy(split->device, devices->device, sizeof split->device);
   for (uint32_t p = 0; p < devices->n; p++) room[p] = weights_room(devices, p);
-  return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, room, split, reason, error);
+  return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, devices->by_speed ? devices->ratio : NULL,
+                         room, split, reason, error);
 }
 
 static double ratio_of(const weft_devices *devices, uint32_t device) {
-  return devices->has_ratio ? devices->ratio[device / shards_of(devices)] : 1.0;
+  return devices->has_ratio || devices->by_speed ? devices->ratio[device / shards_of(devices)] : 1.0;
 }
 
 double devices_share(const weft_devices *devices, uint32_t device) {
@@ -645,6 +693,12 @@ void devices_print_parts(const weft_devices *devices, const weft_model_info *inf
   }
   weft_text_printf(out, "equal work for each %s, of which the head is %.1f layers",
                    shards_of(devices) > 1 ? "part" : "device", reason->head);
+  for (uint32_t p = 0; p < devices_n_parts(devices) && devices->by_speed; p++)
+    weft_text_printf(out, "%s%.2f",
+                     p == 0                              ? ", for their speeds of "
+                     : p + 1 == devices_n_parts(devices) ? " and "
+                                                         : ", ",
+                     devices_share(devices, p * shards_of(devices)) * shards_of(devices));
   if (reason->why == WEFT_SPLIT_ROOM) weft_text_puts(out, ", as far as each device has room for its weights");
   if (reason->why == WEFT_SPLIT_TOO_LITTLE)
     weft_text_puts(out, "; the devices have too little room, so some experts stay in host memory");

@@ -21,11 +21,11 @@ typedef struct weft_devices {
   weft_device *device[WEFT_DEVICES_MAX];
   uint32_t n;
   weft_error why;                 /* one clause: why device 0 is of its backend */
-  double ratio[WEFT_DEVICES_MAX]; /* of layers, for each part */
-  bool has_ratio;
-  uint32_t n_shards;    /* devices of a part: each has a shard of its layers (model/shards.h); 0: 1 */
-  bool replicas;        /* every device has all of each model */
-  bool is_auto;         /* the split is --split auto's */
+  double ratio[WEFT_DEVICES_MAX]; /* of layers, or with by_speed of work, for each part */
+  bool has_ratio, by_speed;       /* by_speed: how fast unequal cards are thought to be, where no ratio was given */
+  uint32_t n_shards;              /* devices of a part: each has a shard of its layers (model/shards.h); 0: 1 */
+  bool replicas;                  /* every device has all of each model */
+  bool is_auto;                   /* the split is --split auto's */
   weft_error auto_why;  /* one clause: what was chosen and why; empty: by layer, because nothing could be counted */
   bool no_peer;         /* as given */
   uint32_t products;    /* bits, as given; 0: the backend's choice, or the files' */

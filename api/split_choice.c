@@ -48,6 +48,12 @@ static double count_work(const counting *c, double n) {
   return floor * (canvas ? c->times->canvas_times : c->times->decode_times);
 }
 
+double split_card_step(const weft_file_facts *file, const split_machine *card) {
+  if (card->set >= CARD_SETS || !(card->memory_rate > 0) || !(card->product_rate > 0)) return 0;
+  const counting c = {.file = file, .machine = card, .times = step_times_of(card->set)};
+  return count_overhead(&c) + count_work(&c, file->canvas_length > 0 ? 1 : 8);
+}
+
 /* What shards of one layer exchange, in all layers. */
 static double count_exchanges(const counting *c, double n, uint32_t n_shards) {
   bool canvas = c->file->canvas_length > 0, routes = c->file->n_experts > 0;

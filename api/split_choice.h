@@ -37,6 +37,9 @@ typedef struct split_choice {
   uint32_t n_ways, chosen;
 } split_choice;
 
+/* Seconds that one card of the machine is expected to take for a step of all layers: of a canvas, or of eight
+ * sequences where the model has none. 0: it is not known. */
+double split_card_step(const weft_file_facts *file, const split_machine *card);
 /* Bytes a second one way between two cards: measured where both have memory as fast as cards with NVLink, else PCIe. */
 double split_link_rate(const split_machine *machine);
 /* False: nothing is known of the cards, so nothing is counted. */

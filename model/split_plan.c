@@ -263,8 +263,8 @@ static bool choose_cut(weft_split_ask *ask, const uint64_t *before, weft_split *
   return true;
 }
 
-static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_split_ask *ask, model_hyper *hyper,
-                            uint64_t *before, bool *no_cut, page_fill *fill, weft_split *split,
+static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, const double *speed, weft_split_ask *ask,
+                            model_hyper *hyper, uint64_t *before, bool *no_cut, page_fill *fill, weft_split *split,
                             weft_split_reason *reason, weft_error *error) {
   uint32_t n_parts = weft_split_stages(split), n_shards = weft_split_shards(split);
   if (n_shards > 1) share_heads(hyper, n_shards);
@@ -276,7 +276,7 @@ static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_spl
   ask->no_cut = no_cut;
   ask->head = ratio != NULL ? 0 : hyper->n_layers / (hyper->diffusion ? 5.0 : 15.0);
   *reason = (weft_split_reason){.why = ratio != NULL ? WEFT_SPLIT_ASKED : WEFT_SPLIT_EVEN, .head = ask->head};
-  for (uint32_t p = 0; p < n_parts; p++) ask->share[p] = ratio != NULL ? ratio[p] : 1.0;
+  for (uint32_t p = 0; p < n_parts; p++) ask->share[p] = ratio != NULL ? ratio[p] : speed != NULL ? speed[p] : 1.0;
   for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&fill->geometry, l);
   count_bytes(gguf, split, hyper, ask, before);
   if (choose_cut(ask, before, split, reason)) return WEFT_OK;
@@ -287,8 +287,8 @@ static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_spl
                    n_shards > 1 ? "parts" : "devices");
 }
 
-weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
-                            weft_split_reason *reason, weft_error *error) {
+weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const double *speed, const uint64_t *room,
+                            weft_split *split, weft_split_reason *reason, weft_error *error) {
   const model_arch *arch;
   split->first_layer[0] = 0;
   *reason = (weft_split_reason){.why = WEFT_SPLIT_EVEN};
@@ -303,7 +303,7 @@ weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const ui
   if (hyper == NULL || before == NULL || no_cut == NULL || fill == NULL)
     status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   if (status == WEFT_OK) status = model_hyper_read(gguf, &arch, hyper, error);
-  if (status == WEFT_OK) status = plan_cut(gguf, ratio, &ask, hyper, before, no_cut, fill, split, reason, error);
+  if (status == WEFT_OK) status = plan_cut(gguf, ratio, speed, &ask, hyper, before, no_cut, fill, split, reason, error);
   weft_free(hyper);
   weft_free(before);
   weft_free(no_cut);

@@ -53,13 +53,13 @@ void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64
 uint32_t weft_split_shardings(const weft_gguf *gguf);
 
 /* Plans the cut of a file's model: by `ratio` [parts] of layers, or with ratio NULL by work, the head of a diffusion
- * model counting as a fifth of its layers, that of others as a fifteenth. Without a ratio, room [n_devices] (bytes for
- * weights on each device; 0: not bounded) goes before balance, unless there is no cut with room. What the shards of a
- * part have each whole counts for each, and the device with least room bounds its part. split->device, n_devices and
- * n_shards are given. reason is filled in. Errors: as weft_model_open for the file's keys, and INVALID with a line where
- * no cut is possible. */
-weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
-                            weft_split_reason *reason, weft_error *error);
+ * model counting as a fifth of its layers, that of others as a fifteenth, each part by its speed [parts] (NULL: all are
+ * equal). Without a ratio, room [n_devices] (bytes for weights on each device; 0: not bounded) goes before balance,
+ * unless there is no cut with room. What the shards of a part have each whole counts for each, and the device with
+ * least room bounds its part. split->device, n_devices and n_shards are given. reason is filled in. Errors: as
+ * weft_model_open for the file's keys, and INVALID with a line where no cut is possible. */
+weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const double *speed, const uint64_t *room,
+                            weft_split *split, weft_split_reason *reason, weft_error *error);
 
 #ifdef __cplusplus
 }

@@ -693,6 +693,44 @@ static void test_layers_on_two_generations(void **state) {
   if (differs) assert_memory_not_equal(sum[0], sum[2], sizeof sum[0]);
 }
 
+static const struct {
+  double memory[2], products;
+  const char *ratio, *line;
+  uint32_t first; /* layer of the second device */
+} speeds[] = {{{1e12, 1e12}, 1e14, NULL, "equal work for each device, of which the head is 1.2 layers\n", 4},
+              {{1e12, 0.95e12}, 1e14, NULL, "equal work for each device, of which the head is 1.2 layers\n", 4},
+              {{3e8, 1e8}, 1e15, NULL, "of which the head is 1.2 layers, for their speeds of 0.7", 5},
+              {{1e8, 3e8}, 1e15, NULL, "of which the head is 1.2 layers, for their speeds of 0.2", 2},
+              {{1e8, 3e8}, 1e15, "5,1", "where --split-ratio says\n", 5},
+              {{1e12, 0}, 1e14, NULL, "equal work for each device, of which the head is 1.2 layers\n", 4}};
+
+static void give_speeds(void *self, weft_device *device) {
+  device->info.set = "portable";
+  device->info.memory_rate = speeds[*(size_t *)self].memory[device->info.index];
+  device->info.product_rate = speeds[*(size_t *)self].products;
+}
+
+/* Work is shared out to unequal cards by how fast they are thought to be, and the plan says so; a ratio that was given
+ * holds, and of cards that do not say what they can do nothing is thought. */
+static void test_unequal_cards(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) {
+    weft_open_options options = demo("0,1");
+    weft_runtime *rt;
+    char error[512] = "", part[64];
+    options.split = "layer";
+    options.split_ratio = speeds[i].ratio;
+    weft_device_on_open(give_speeds, &i);
+    int opened = weft_open(&options, &rt, error, sizeof error);
+    weft_device_on_open(NULL, NULL);
+    if (opened != 0) fail_msg("row %zu: %s", i, error);
+    (void)snprintf(part, sizeof part, "layers %u to 5 on device 1", speeds[i].first);
+    const char *const words[] = {speeds[i].line, part};
+    check_words(weft_plan(rt), words, 2);
+    weft_close(rt);
+  }
+}
+
 static void call_it_a_card(void *self, weft_device *device) {
   (void)self;
   device->info.backend = "cuda";
@@ -753,6 +791,7 @@ int main(void) {
                                      cmocka_unit_test(test_kinds),
                                      cmocka_unit_test(test_generations),
                                      cmocka_unit_test(test_layers_on_two_generations),
+                                     cmocka_unit_test(test_unequal_cards),
                                      cmocka_unit_test(test_second_card_is_not_there),
                                      cmocka_unit_test(test_identity_of_generations)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -193,18 +193,21 @@ static uint64_t count_integers(const weft_weight *weight, unsigned uses) {
 }
 
 /* Of a file with 6 layers, two devices: what was asked for holds whatever room there is; else room goes before balance,
- * unless no cut has room. Integers of weights take room. */
+ * unless no cut has room. Integers of weights take room. Of unequal devices the faster one gets more work. */
 static void test_reasons(void **state) {
   static const struct {
-    double ratio[2]; /* 0: none */
+    double ratio[2], speed[2]; /* 0: none, equal */
     uint64_t room[2];
     uint32_t first;
     weft_split_why why;
     bool integers;
-  } table[] = {{{0}, {0, 0}, 4, WEFT_SPLIT_EVEN, false},       {{1, 2}, {0, 0}, 2, WEFT_SPLIT_ASKED, false},
-               {{5, 1}, {1, 1}, 5, WEFT_SPLIT_ASKED, false},   {{0}, {UINT64_MAX, 1}, 4, WEFT_SPLIT_TOO_LITTLE, false},
-               {{0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM, false}, {{0}, {6 << 20, 0}, 4, WEFT_SPLIT_EVEN, false},
-               {{0}, {6 << 20, 0}, 2, WEFT_SPLIT_ROOM, true}};
+  } table[] = {
+      {{0}, {0}, {0, 0}, 4, WEFT_SPLIT_EVEN, false},       {{1, 2}, {0}, {0, 0}, 2, WEFT_SPLIT_ASKED, false},
+      {{5, 1}, {0}, {1, 1}, 5, WEFT_SPLIT_ASKED, false},   {{0}, {0}, {UINT64_MAX, 1}, 4, WEFT_SPLIT_TOO_LITTLE, false},
+      {{0}, {0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM, false}, {{0}, {0}, {6 << 20, 0}, 4, WEFT_SPLIT_EVEN, false},
+      {{0}, {0}, {6 << 20, 0}, 2, WEFT_SPLIT_ROOM, true},  {{0}, {3, 1}, {0, 0}, 5, WEFT_SPLIT_EVEN, false},
+      {{0}, {1, 3}, {0, 0}, 2, WEFT_SPLIT_EVEN, false},    {{0}, {3, 1}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM, false},
+      {{1, 2}, {3, 1}, {0, 0}, 2, WEFT_SPLIT_ASKED, false}};
   static const device_calls calls = {.integers_bytes = count_integers};
   weft_device card = {.calls = &calls, .info = {.products = 8}}; /* integers are for those */
   weft_gguf *gguf;
@@ -214,8 +217,9 @@ static void test_reasons(void **state) {
     weft_split split = {.n_devices = 2, .device = {&card, &card}};
     weft_split_reason reason;
     const double *ratio = table[i].ratio[0] > 0 ? table[i].ratio : NULL;
+    const double *speed = table[i].speed[0] > 0 ? table[i].speed : NULL;
     card.info.integers = table[i].integers;
-    assert_int_equal(weft_split_plan(gguf, ratio, table[i].room, &split, &reason, NULL), WEFT_OK);
+    assert_int_equal(weft_split_plan(gguf, ratio, speed, table[i].room, &split, &reason, NULL), WEFT_OK);
     print_message("case %zu: first layer %u, reason %d\n", i, split.first_layer[1], (int)reason.why);
     assert_int_equal(split.first_layer[1], table[i].first);
     assert_int_equal(reason.why, table[i].why);
@@ -242,20 +246,20 @@ static void test_parts_of_shards(void **state) {
   for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
     weft_split split = {.n_devices = 4, .n_shards = 2, .device = {&card, &card, &card, &card}};
     weft_split_reason reason;
-    assert_int_equal(weft_split_plan(gguf, NULL, table[i].room, &split, &reason, NULL), WEFT_OK);
+    assert_int_equal(weft_split_plan(gguf, NULL, NULL, table[i].room, &split, &reason, NULL), WEFT_OK);
     print_message("case %zu: first layer %u, reason %d\n", i, split.first_layer[1], (int)reason.why);
     assert_int_equal(split.first_layer[1], table[i].first);
     assert_int_equal(reason.why, table[i].why);
   }
   weft_split split = {.n_devices = 4, .n_shards = 2, .device = {&card, &card, &card, &card}};
   weft_split_reason reason;
-  assert_int_equal(weft_split_plan(gguf, (const double[2]){1, 2}, table[3].room, &split, &reason, NULL), WEFT_OK);
+  assert_int_equal(weft_split_plan(gguf, (const double[2]){1, 2}, NULL, table[3].room, &split, &reason, NULL), WEFT_OK);
   assert_int_equal(split.first_layer[1], 2);
   assert_int_equal(reason.why, WEFT_SPLIT_ASKED);
   split = (weft_split){.n_devices = 16, .n_shards = 2, .device = {&card}};
   const uint64_t none[16] = {0};
   weft_error error = {{0}};
-  assert_int_equal(weft_split_plan(gguf, NULL, none, &split, &reason, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_split_plan(gguf, NULL, NULL, none, &split, &reason, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "cannot be shared out to 8 parts"));
   weft_gguf_close(gguf);
 }
