@@ -17,9 +17,12 @@ a minute at most.
   canvases        so many of them write by diffusion, the others token by token [0]
   steps           denoise steps of each canvas; 0: until it is done [0]
   prompt          tokens [512]
+  prompt_least    with it prompts have from so many to `prompt` tokens, half of them below the geometric mean; 0: all have `prompt` [0]
   shared          the first so many of them are the same in all requests, as a system prompt is [0]
+  tenants         so many different shared beginnings: a client has that of its number modulo the tenants [1]
   cached          false: no request may use a prefix that another one computed (`cache_salt`) [true]
   answer          tokens; the model's ends are ignored, but not where there is a format [128]
+  answer_least    the same of answers [0]
   format          what answers are held to: "integers" or "strings", a JSON schema of a list of them, as long as the answer
                   may be; "none" [none]
   seconds         of the scenario, without its last answers [10]
@@ -67,20 +70,26 @@ class Scenario:
     canvases: int = 0
     steps: int = 0
     prompt: int = 512
+    prompt_least: int = 0
     shared: int = 0
+    tenants: int = 1
     cached: bool = True
     answer: int = 128
+    answer_least: int = 0
     format: str = "none"
     seconds: float = 10.0
     limit_first_ms: float = 2000.0
     limit_token_ms: float = 50.0
 
     def __post_init__(self):
-        for name, least in dict(clients=1, canvases=0, steps=0, prompt=1, shared=0, answer=1, seconds=0.1).items():
+        for name, least in dict(clients=1, canvases=0, steps=0, prompt=1, prompt_least=0, shared=0, tenants=1, answer=1, answer_least=0,
+                                seconds=0.1).items():
             if not isinstance(getattr(self, name), (int, float)) or getattr(self, name) < least:
                 raise ValueError(f"{name} must be a number, at least {least}")
-        if self.canvases > self.clients or self.shared > self.prompt:
-            raise ValueError("canvases are at most clients, and shared is at most prompt")
+        if self.canvases > self.clients or self.shared > (self.prompt_least or self.prompt):
+            raise ValueError("canvases are at most clients, and shared is at most the shortest prompt")
+        if self.prompt_least > self.prompt or self.answer_least > self.answer:
+            raise ValueError("prompt_least is at most prompt, and answer_least at most answer")
         if self.format not in ("none", *FORMATS):
             raise ValueError('format is "integers", "strings" or "none"')
 
@@ -108,23 +117,29 @@ class Server:
         return self.address[0].startswith("127.") or self.address[0] == "::1"
 
 
+def length_of(random_, least, most):
+    """Every doubling of the length is as likely as another; 0: all have the most."""
+    return round(least * (most / least) ** random_.random()) if least else most
+
+
 class Prompts:
-    """Random ids; the shared ones are those of the seed."""
+    """Random ids; the shared ones are those of the seed and the tenant."""
 
     def __init__(self, scenario, server, seed):
         self.scenario, self.range = scenario, range(min(FIRST_ID, server.n_vocabulary // 2), server.n_vocabulary)
-        self.shared = self.draw(random.Random(f"{scenario.name} {seed}"), scenario.shared)
+        self.shared = [self.draw(random.Random(f"{scenario.name} {seed} {i}"), scenario.shared) for i in range(scenario.tenants)]
 
     def draw(self, random_, n):
         return ",".join(map(str, random_.choices(self.range, k=n)))
 
-    def make(self, random_):
-        own = self.draw(random_, self.scenario.prompt - self.scenario.shared)
-        return "[" + self.shared + ("," if self.shared and own else "") + own + "]"
+    def make(self, random_, client):
+        shared = self.shared[client % self.scenario.tenants]
+        own = self.draw(random_, length_of(random_, self.scenario.prompt_least, self.scenario.prompt) - self.scenario.shared)
+        return "[" + shared + ("," if shared and own else "") + own + "]"
 
 
-def request_of(scenario, server, prompt, is_canvas, salt):
-    fields = {"model": server.model, "max_tokens": scenario.answer, "temperature": 1.0, "stream": True,
+def request_of(scenario, server, prompt, is_canvas, salt, answer=None):
+    fields = {"model": server.model, "max_tokens": answer or scenario.answer, "temperature": 1.0, "stream": True,
               "stream_options": {"include_usage": True}}
     if is_canvas:
         del fields["temperature"]  # a canvas has its own
@@ -181,7 +196,10 @@ class Client:
     def begin(self):
         salt = f"{self.load.seed}-{self.index}-{self.number}"
         self.number += 1
-        request = request_of(self.load.scenario, self.load.server, self.load.prompts.make(self.random), self.is_canvas, salt)
+        scenario = self.load.scenario
+        prompt = self.load.prompts.make(self.random, self.index)
+        answer = length_of(self.random, scenario.answer_least, scenario.answer)
+        request = request_of(scenario, self.load.server, prompt, self.is_canvas, salt, answer)
         self.unsent, self.parts, self.times = memoryview(request), [], []
         self.socket = socket.socket(self.load.server.family, socket.SOCK_STREAM)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

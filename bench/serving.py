@@ -45,6 +45,16 @@ def mixed(seconds):
                 seconds=seconds, limit_first_ms=20000, limit_token_ms=100)
 
 
+def lengths(seconds):
+    return dict(name="96 clients, prompts of 64 to 2048, answers of 32 to 256", clients=96, prompt=2048, prompt_least=64, answer=256,
+                answer_least=32, seconds=seconds)
+
+
+def tenants(seconds):
+    return dict(name="128 clients of 64 tenants, each with 1024 tokens in common", clients=128, prompt=1152, shared=1024, tenants=64,
+                answer=128, seconds=seconds)
+
+
 def without_and_with(what, scenario, **change):
     name = scenario["name"]
     return [scenario | dict(name=f"{name}, no {what}"), scenario | change | dict(name=f"{name}, {what}")]
@@ -74,7 +84,9 @@ def shrunk(scenario):
     few = {"clients": -(-scenario["clients"] // 64), "prompt": -(-scenario["prompt"] // 16), "answer": -(-scenario["answer"] // 16)}
     if scenario.get("canvases"):
         few |= {"canvases": -(-scenario["canvases"] // 64), "steps": 2}
-    return scenario | few | {"shared": scenario.get("shared", 0) // 16, "seconds": 0.3}
+    for name in "shared", "prompt_least", "answer_least":
+        few[name] = scenario.get(name, 0) // 16
+    return scenario | few | {"seconds": 0.3}
 
 
 class Bench:

@@ -4,6 +4,7 @@
 
 Law: nothing is judged by time; every request has an end that is counted once, and tokens are those that were asked for."""
 import os
+import random
 import socket
 import sys
 import threading
@@ -44,6 +45,20 @@ def test_shared_prompt(server):
     expect(record, failed={}, prompt_tokens=200 * record["done"])
     again = run(server, name="whole", clients=1, prompt=200, shared=200, answer=1)
     assert again["done"] == 1 or again["cached_tokens"] > 0, again
+
+
+def test_mixed_lengths(server):
+    record = run(server, name="mixed", clients=4, prompt=64, prompt_least=8, answer=32, answer_least=4)
+    expect(record, failed={}, unfinished=0)
+    assert 8 * record["done"] <= record["prompt_tokens"] < 64 * record["done"], record
+    assert 4 * record["done"] <= record["answer_tokens"] < 32 * record["done"], record
+
+
+def test_tenants(server):
+    prompts = load.Prompts(load.Scenario(name="tenants", prompt=48, shared=40, tenants=3), server, 1)
+    begins = {prompts.make(prompts_random, client).rsplit(",", 8)[0] for client, prompts_random in enumerate([random.Random(1)] * 9)}
+    assert len(begins) == 3, begins
+    expect(run(server, name="tenants", clients=4, prompt=48, shared=40, tenants=2, answer=1), failed={}, unfinished=0)
 
 
 def test_format(server):
@@ -87,7 +102,7 @@ def test_servers_that_fail():
 
 
 def test_bad_scenarios():
-    for line in '{"clients": 0}', '{"clients": 1, "canvases": 2}', '{"prompt": 3, "shared": 4}', '{"format": "xml"}', '{"unknown": 1}', "[":
+    for line in '{"clients": 0}', '{"clients": 1, "canvases": 2}', '{"prompt": 3, "shared": 4}', '{"answer": 3, "answer_least": 4}', '{"format": "xml"}', '{"unknown": 1}', "[":
         try:
             list(load.scenarios_of([line]))
         except SystemExit as fault:
@@ -102,7 +117,7 @@ def main():
     process = Process(sys.argv[1], ["--kv-mib", "64"], keys=(), models=(os.path.join(ROOT, "model/demo/weft-demo.gguf"),))
     try:
         server = load.Server(f"http://127.0.0.1:{process.port}")
-        for test in test_tokens, test_shared_prompt, test_format, test_refused:
+        for test in test_tokens, test_shared_prompt, test_mixed_lengths, test_tenants, test_format, test_refused:
             test(server)
     finally:
         process.stop()
