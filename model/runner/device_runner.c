@@ -375,6 +375,13 @@ static weft_status head_stats_of(device_runner *r, const runner_head *head, cons
   return weft_head_stats(head->device, &args);
 }
 
+uint64_t runner_stats_scratch(weft_device *device, const weft_weight *head, weft_head_stats_args canvases) {
+  uint64_t n_bytes = weft_head_stats_scratch(device, &canvases);
+  canvases.weight = head;
+  uint64_t plain = weft_head_stats_scratch(device, &canvases);
+  return plain > n_bytes ? plain : n_bytes;
+}
+
 /* Rows of canvases come behind plain ones. One call has all where both are multiplied in the same form. */
 weft_status runner_head_stats(device_runner *r, const runner_head *head, const runner_outputs *o, uint32_t first,
                               uint32_t n, float *logits) {

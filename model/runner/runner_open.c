@@ -222,9 +222,9 @@ static weft_status open_device(device_runner *r) {
   weft_canvas_args canvas = {.n_rows = r->config.limits.segments_max, .n = r->canvas_length};
   weft_classes_args classes = {
       .n_rows = r->logit_rows_max, .n_classes = WEFT_GRAPH_CLASSES, .n_tokens = r->info.n_vocab};
-  const uint64_t needs[] = {weft_head_stats_scratch(d, &stats), weft_head_rows_scratch(d, &rows),
-                            weft_sample_scratch(d, &sample),    weft_canvas_scratch(d, &canvas),
-                            weft_classes_scratch(d, &classes),  runner_share_scratch(r)};
+  const uint64_t needs[] = {runner_stats_scratch(d, r->head, stats), weft_head_rows_scratch(d, &rows),
+                            weft_sample_scratch(d, &sample),         weft_canvas_scratch(d, &canvas),
+                            weft_classes_scratch(d, &classes),       runner_share_scratch(r)};
   for (uint32_t i = 0; i < sizeof needs / sizeof *needs; i++) {
     if (needs[i] > r->scratch_bytes) r->scratch_bytes = needs[i];
   }

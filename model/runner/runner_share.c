@@ -139,7 +139,7 @@ static weft_status open_shard(runner_share *share, uint32_t shard, uint64_t inpu
                                   .h_stride = r->n_hidden,
                                   .soft = r->d_soft,
                                   .soft_stride = r->n_hidden};
-    s->scratch_bytes = weft_head_stats_scratch(s->device, &stats);
+    s->scratch_bytes = runner_stats_scratch(s->device, s->head, stats);
   }
   uint64_t n_bytes = range_bytes(r, s->device, s->head);
   if (n_bytes > s->scratch_bytes) s->scratch_bytes = n_bytes;

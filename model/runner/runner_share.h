@@ -35,6 +35,9 @@ typedef struct runner_head {
  * head NULL: that of the last device. */
 weft_status runner_head_stats(device_runner *r, const runner_head *head, const runner_outputs *outputs, uint32_t first,
                               uint32_t n, float *logits);
+/* Bytes of scratch for that, by the arguments of rows of canvases: plain rows beside them, whose head may lie in another
+ * form, need other ones. */
+uint64_t runner_stats_scratch(weft_device *device, const weft_weight *head, weft_head_stats_args canvases);
 /* The same by the vocabulary, of plain rows: what a shard makes of its tokens, and what the first device makes of all.
  * range, parts: what does not depend on the rows. */
 weft_status runner_head_part(const device_runner *r, const runner_head *head, const runner_outputs *outputs,
