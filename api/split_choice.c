@@ -38,7 +38,7 @@ static double count_rows(const counting *c, double n) {
 
 /* Seconds of one card's step with n requests: what each layer takes however few its rows are, and the rest. */
 static double count_overhead(const counting *c) {
-  return 1e-6 * layer_us(c) * c->file->n_layers;
+  return 1e-6 * layer_us(c) * step_layers(c->file);
 }
 
 static double count_work(const counting *c, double n) {

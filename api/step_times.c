@@ -17,6 +17,21 @@ const step_times *step_times_of(uint32_t set) {
   return &times_of_set[set];
 }
 
+/* Layers whose rows are keys and values at once: what such a layer takes beside its floor, over what one of the model
+ * above does, in decode of 1 to 32 sequences after 2048 tokens (h200-glm-flash.json), and where these rows are of a
+ * window and the stream has several parts, of one (h200-deepseek4-whole.json). */
+static const double latent_layers = 3.5, stream_layers = 5.6;
+
+double step_layers(const weft_file_facts *file) {
+  const weft_kv_geometry *g = &file->geometry;
+  double n = file->n_layers;
+  for (uint32_t i = 0; i < g->n_sets; i++) {
+    const weft_kv_rows *rows = &g->set[i].rows;
+    if (rows->values_are_keys && rows->positions == 1) n += (g->set[i].window > 0 ? stream_layers : latent_layers) - 1;
+  }
+  return n;
+}
+
 double step_floor(const weft_file_facts *f, double memory_rate, double product_rate, double n_rows, double kv_bytes,
                   bool canvas) {
   double share = f->n_experts > 0 ? (double)f->n_experts_used / f->n_experts : 1.0;

@@ -18,6 +18,8 @@ typedef struct step_times {
 
 /* set: below CARD_SETS. */
 const step_times *step_times_of(uint32_t set);
+/* Layers of the file, counted as those of a model with keys and values alone: what has more kernels counts for more. */
+double step_layers(const weft_file_facts *file);
 /* Seconds that a step of n_rows rows over `kv_bytes` of keys and values takes at least, on a card whose memory gives
  * memory_rate bytes a second and whose products product_rate operations, by its maker or its clocks. Rows choose
  * experts as if by chance. */

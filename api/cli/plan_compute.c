@@ -80,7 +80,7 @@ static double floor_of(const weft_file_facts *f, const plan_card *card, double n
 
 static void plan_rates(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r) {
   const step_times *t = step_times_of(r->set);
-  double n = need->users, full = (double)r->user_bytes, layers = 1e-6 * file->n_layers;
+  double n = need->users, full = (double)r->user_bytes, layers = 1e-6 * step_layers(file);
   double half = full * (need->n_prompt + need->n_answer / 2.0) / (need->n_prompt + need->n_answer);
   double decode = floor_of(file, card, n, n * half, false);
   r->decode_floor = n / decode;
