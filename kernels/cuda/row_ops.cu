@@ -263,10 +263,15 @@ static __device__ __forceinline__ void write_then(const norm_kernel_args &a, con
   }
 }
 
+/* How many blocks a multiprocessor is to hold at the least. Where a row has more threads, they are fewer. */
+constexpr int norm_blocks(int threads, int slots, bool early) {
+  return slots > 3 || (early && threads > 256) ? 1 : threads > 256 ? 2 : 3 - early;
+}
+
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; otherwise when they are needed, which
  * takes fewer registers: with three slots three blocks fit on a multiprocessor, not two. */
 template <int THREADS, int SLOTS, bool EARLY, bool WIDE>
-static __global__ void __launch_bounds__(THREADS, SLOTS > 3 ? 1 : 3 - EARLY)
+static __global__ void __launch_bounds__(THREADS, norm_blocks(THREADS, SLOTS, EARLY))
     norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
   __shared__ float shared[3][2][32];
@@ -347,6 +352,10 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
     cuda_start(d, fours ? norm_kernel<256, 4, true, true> : norm_kernel<256, 4, true, false>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 4096)
     cuda_start(d, norm_kernel<256, 4, false, false>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 6144 && fours)
+    cuda_start(d, early ? norm_kernel<512, 3, true, true> : norm_kernel<512, 3, false, true>, args->n_rows, 512, 0, a);
+  else if (args->n_cols <= 8192)
+    cuda_start(d, norm_kernel<512, 4, false, false>, args->n_rows, 512, 0, a);
   else if (args->n_cols <= 32768)
     cuda_start(d, norm_kernel<1024, 8, false, false>, args->n_rows, 1024, 0, a);
   else if (args->n_cols <= 131072)

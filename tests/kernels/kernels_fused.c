@@ -93,7 +93,7 @@ static uint32_t few_on_cpu(const weft_device *device, uint32_t n_rows) {
 
 static void test_norms(void **state) {
   const devices *all = *state;
-  static const uint32_t widths[] = {8, 37, 200, 2816, 5000};
+  static const uint32_t widths[] = {8, 37, 200, 2816, 5000, 7168};
   for (uint32_t i = 0; i < 5 * (all->n + 1); i++) {
     weft_device *device = i / 5 == 0 ? all->ref : all->cpu[i / 5 - 1];
     const char *name = i / 5 == 0 ? "ref" : all->name[i / 5 - 1];

@@ -29,6 +29,8 @@ static const norm_case norm_cases[] = {
     {"norm of 200", 200, true, true, true, true, true, false, false},
     {"norm of 1024", 1024, false, true, false, false, false, false, false},
     {"norm of 2816", 2816, true, true, true, true, false, false, false},
+    {"norm of 5376", 5376, true, true, false, false, false, false, false},
+    {"norm of 7168 in place", 7168, true, true, true, true, true, false, false},
     {"norm of 2817 in place", 2817, true, true, true, true, true, false, false},
     {"sum of 64", 64, true, false, false, false, true, true, false},
     {"sum of 2048 and a bias in place", 2048, true, false, true, false, true, true, true},
