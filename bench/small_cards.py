@@ -3,7 +3,7 @@
 """What `weft plan` promises of small cards, run to the end on a large one with the kernel set that they would get.
 
   bench/small_cards.py [-p PREBUILT] [-d DIR] [-b BACKEND] [-s SET] [CARD:MODEL:TYPES:USERS:PROMPT:ANSWER ...]
-    -p  folder with weft and its modules [build]     -d  where model files are written, and removed again [/tmp]
+    -p  folder with weft and its modules [build]     -d  where model files are written, and stay [/tmp]
     -b  backend [cuda]     -s  the kernel set that is forced, a dash for none [portable]
     CARD  as weft plan --card takes it; MODEL and TYPES as bench/synthetic_gguf.py takes them
 
@@ -16,31 +16,39 @@ import json
 import os
 import subprocess
 import sys
-import threading
+import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-USUAL = ["rtx-3080:gemma4-e4b:q4_0:4:6144:2048", "rtx-3060:gemma4-12b:q4_0:4:6144:2048", "rtx-5060-ti:gemma4-26b:q4_0:1:6144:2048",
+USUAL = ["rtx-4060:gemma4-e4b:q4_0:4:6144:2048", "rtx-3060:gemma4-12b:q4_0:4:6144:2048", "rtx-5060-ti:gpt-oss-20b:mxfp4:8:6144:2048",
          "rtx-3090:diffusion-gemma-26b:q4_k_m:4:3072:512"]
 
 
-class Watch(threading.Thread):
-    """The most MiB of the first card that all processes took, above what was taken before."""
+def ask_driver(*query):
+    out = subprocess.run(["nvidia-smi", *query, "--format=csv,noheader,nounits"], capture_output=True, text=True)
+    return [[word.strip() for word in line.split(",")] for line in out.stdout.splitlines()]
 
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.before, self.most, self.ended = self.ask(), 0, threading.Event()
 
-    @staticmethod
-    def ask():
-        try:
-            out = subprocess.run(["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
-        except OSError:
-            return 0
-        return int(out.stdout.split()[0]) if out.returncode == 0 else 0
+def used_by_all():
+    rows = ask_driver("--query-gpu=memory.used")
+    return sum(int(row[0]) for row in rows if row[0].isdigit())
 
-    def run(self):
-        while not self.ended.wait(0.1):
-            self.most = max(self.most, self.ask() - self.before)
+
+def run_watched(command):
+    """The JSON that a command prints, and the most MiB of cards that it had: by the driver's list of processes, or where that has no
+    figures by what all cards together had more than before."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        before, process, own, more = used_by_all(), subprocess.Popen(command, stdout=out, stderr=err), 0, 0
+        while process.poll() is None:
+            rows = ask_driver("--query-compute-apps=pid,used_memory")
+            own = max([own] + [int(row[1]) for row in rows if row[0] == str(process.pid) and row[-1].isdigit()])
+            more = max(more, used_by_all() - before)
+            time.sleep(0.05)
+        out.seek(0), err.seek(0)
+        text = out.read()
+        if not text.strip():
+            sys.exit(f"{' '.join(command)}: {err.read().strip()[-400:]}")
+        return json.loads(text), own or more
 
 
 def ask_json(command):
@@ -60,17 +68,15 @@ def judge(options, case):
            "--running", users, "-q", "--json"]
     if options.set != "-":
         run += ["--isa", options.set]
-    watch = Watch()
-    watch.start()
-    rows = ask_json(run)
-    watch.ended.set()
-    watch.join()
+    rows, most = run_watched(run)
+    if most == 0:
+        sys.exit("nvidia-smi does not tell what a process has of the card")
     at_once = {row["work"]: row["measured"] for row in rows if row["work"].endswith("at once")}
     mib = plan["memory_bytes"] >> 20
-    kept = plan["fits"] and at_once.get("sequences at once", 0) >= int(users) and watch.most <= mib
+    kept = plan["fits"] and at_once.get("sequences at once", 0) >= int(users) and most <= mib
     print(json.dumps({"card": plan["card"], "card_mib": mib, "model": {"made_by": f"bench/synthetic_gguf.py {model} {types}"}, "users": int(users),
                       "prompt": int(prompt), "answer": int(answer), "kv_mib": plan["kv_mib"], "weights_mib": plan["weight_bytes"] >> 20,
-                      "planned_mib": (plan["weight_bytes"] + plan["reserve_bytes"] + plan["pool_bytes"]) >> 20, "taken_mib": watch.most,
+                      "planned_mib": (plan["weight_bytes"] + plan["reserve_bytes"] + plan["pool_bytes"]) >> 20, "taken_mib": most,
                       "at_once": at_once, "kept": kept, "command": " ".join(os.path.basename(word) for word in run)}), flush=True)
     return kept
 

@@ -30,6 +30,7 @@ static const plan_card cards[] = {
     {"rtx-3060", "NVIDIA GeForce RTX 3060 12 GB", MIB(12288), 0.36e12, 25.5e12, 86},
     {"rtx-3080", "NVIDIA GeForce RTX 3080", MIB(10240), 0.76e12, 59.5e12, 86},
     {"rtx-3090", "NVIDIA GeForce RTX 3090", MIB(24576), 0.936e12, 71e12, 86},
+    {"rtx-4060", "NVIDIA GeForce RTX 4060 8 GB", MIB(8188), 0.272e12, 30.2e12, 89},
     {"rtx-4060-ti", "NVIDIA GeForce RTX 4060 Ti 16 GB", MIB(16380), 0.288e12, 44e12, 89},
     {"rtx-4070", "NVIDIA GeForce RTX 4070", MIB(12282), 0.504e12, 58e12, 89},
     {"rtx-4080", "NVIDIA GeForce RTX 4080", MIB(16376), 0.717e12, 97.5e12, 89},
