@@ -2,6 +2,7 @@
 #include "api/step_times.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Of the figures of a card, what memory and products come to at best: measured on an H200 (docs/performance.md). */
 static const double memory_share = 0.854, product_share = 0.719;
@@ -32,12 +33,43 @@ double step_layers(const weft_file_facts *file) {
   return n;
 }
 
-double step_floor(const weft_file_facts *f, double memory_rate, double product_rate, double n_rows, double kv_bytes,
-                  bool canvas) {
+/* Decode of 1 to 128 sequences, steps of 1 to 32 canvases and prompts of 2048 tokens, by least squares; of the portable
+ * set decode of 1 to 32, steps of 1 and 2. */
+static const step_times_eight times_in_eight_bits[CARD_SETS] = {
+    [CARD_SET_HOPPER] = {35.9, 1.19, 1.33, 1095, 1141}, /* h200-defaults.json */
+    [CARD_SET_PORTABLE] = {68.7, 1.35, 1.75, 294, 459}, /* h200-portable-eight.json */
+};
+
+const step_times_eight *step_times_eight_of(uint32_t set) {
+  return &times_in_eight_bits[set];
+}
+
+double step_integer_rate(const char *title, double product_rate) {
+  return product_rate * (strstr(title, "GeForce") != NULL ? 4 : 2);
+}
+
+double step_slower(uint32_t capability, double products) {
+  /* of a multiprocessor's tensor cores, by the makers' sheets */
+  double most = capability >= 120   ? 1024
+                : capability >= 100 ? 8192
+                : capability >= 90  ? 4096
+                : capability > 80   ? 1024
+                                    : 2048;
+  return fmax(1, product_share * most / products);
+}
+
+step_parts step_parts_of(const weft_file_facts *f, double memory_rate, double product_rate, double n_rows,
+                         double kv_bytes, bool canvas) {
   double share = f->n_experts > 0 ? (double)f->n_experts_used / f->n_experts : 1.0;
   double touched = f->n_experts > 0 ? 1.0 - pow(1.0 - share, n_rows) : 1.0;
   double others = (double)(f->weight_bytes - f->expert_bytes - f->embedding_bytes - (canvas ? 0 : f->canvas_bytes));
   double bytes = others + (double)f->expert_bytes * touched + kv_bytes;
   double operations = 2.0 * n_rows * ((double)f->n_other_weights + (double)f->n_expert_weights * share);
-  return fmax(bytes / (memory_share * memory_rate), operations / (product_share * product_rate));
+  return (step_parts){bytes / (memory_share * memory_rate), operations / (product_share * product_rate)};
+}
+
+double step_floor(const weft_file_facts *f, double memory_rate, double product_rate, double n_rows, double kv_bytes,
+                  bool canvas) {
+  step_parts parts = step_parts_of(f, memory_rate, product_rate, n_rows, kv_bytes, canvas);
+  return fmax(parts.memory, parts.products);
 }

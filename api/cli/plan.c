@@ -40,14 +40,18 @@ static void write_rates(const weft_file_facts *f, const plan_card *card, const p
   weft_text_printf(out,
                    "rate     token by token about %.0f tokens a second for all, %.0f for each; memory and products "
                    "alone allow %.0f\n",
-                   r->decode_rate, r->decode_rate / need->users, r->decode_floor);
+                   r->exact.decode, r->exact.decode / need->users, r->decode_floor);
   if (r->set != CARD_SET_HOPPER)
     weft_text_printf(out, "         predicted: the %s set was measured on an H200 alone, and nothing on this card\n",
                      card_sets[r->set].name);
-  if (r->canvas_ms > 0)
+  if (f->canvas_length > 0)
     weft_text_printf(out, "         by diffusion about %.1f ms a step of %u canvases of %u, at most %u steps each\n",
-                     r->canvas_ms, need->users, f->canvas_length, f->canvas_steps);
-  weft_text_printf(out, "         a prompt about %.1f s, the others waiting\n", need->n_prompt / r->prefill_rate);
+                     r->exact.canvas_ms, need->users, f->canvas_length, f->canvas_steps);
+  weft_text_printf(out, "         a prompt about %.1f s, the others waiting\n", need->n_prompt / r->exact.prefill);
+  weft_text_printf(out, "8 bits   where the file allows them, or --precision fast: about %.0f tokens a second",
+                   r->fast.decode);
+  if (f->canvas_length > 0) weft_text_printf(out, ", %.1f ms a step of canvases", r->fast.canvas_ms);
+  weft_text_printf(out, ", a prompt %.1f s\n", need->n_prompt / r->fast.prefill);
 }
 
 static void write_text(const char *path, const weft_file_facts *f, const plan_card *card, const plan_need *need,
@@ -102,11 +106,10 @@ static void write_json(const char *path, const weft_file_facts *f, const plan_ca
   const struct {
     const char *name;
     double value;
-  } rates[] = {{"decode_tokens_per_second", r->decode_rate},
-               {"decode_floor_tokens_per_second", r->decode_floor},
-               {"prefill_tokens_per_second", r->prefill_rate},
-               {"canvas_step_ms", r->canvas_ms},
-               {"canvas_step_floor_ms", r->canvas_floor_ms}};
+  } rates[] = {{"decode_tokens_per_second", r->exact.decode},       {"decode_floor_tokens_per_second", r->decode_floor},
+               {"prefill_tokens_per_second", r->exact.prefill},     {"canvas_step_ms", r->exact.canvas_ms},
+               {"canvas_step_floor_ms", r->canvas_floor_ms},        {"fast_decode_tokens_per_second", r->fast.decode},
+               {"fast_prefill_tokens_per_second", r->fast.prefill}, {"fast_canvas_step_ms", r->fast.canvas_ms}};
   for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
     weft_text_printf(out, ",\"%s\":", rates[i].name);
     if (rates[i].value > 0) weft_json_real(out, rates[i].value);
@@ -122,9 +125,24 @@ static void write_card(const weft_file_facts *f, const plan_card *card, const pl
     weft_text_puts(out, "does not fit\n");
     return;
   }
-  weft_text_printf(out, "%8u %10.0f", r->streams, r->decode_rate);
-  if (f->canvas_length > 0) weft_text_printf(out, " %12.1f", r->canvas_ms);
-  weft_text_printf(out, " %9.2f\n", need->n_prompt / r->prefill_rate);
+  weft_text_printf(out, "%8u", r->streams);
+  const plan_rates *rates[] = {&r->exact, &r->fast};
+  for (uint32_t i = 0; i < 2; i++) {
+    weft_text_printf(out, " %9.0f", rates[i]->decode);
+    if (f->canvas_length > 0) weft_text_printf(out, " %11.1f", rates[i]->canvas_ms);
+    weft_text_printf(out, " %8.2f", need->n_prompt / rates[i]->prefill);
+  }
+  weft_text_puts(out, "\n");
+}
+
+static void write_head(const weft_file_facts *f, const plan_need *need, weft_text *out) {
+  const char *canvases = f->canvas_length > 0 ? " ms/canvases" : "";
+  weft_text_printf(out,
+                   "%u users, %u tokens of prompt and %u of answer each; predicted but for sm_90; in 16 bits, then "
+                   "in 8\n%-34s %6s %-8s %8s",
+                   need->users, need->n_prompt, need->n_answer, "card", "GiB", "set", "streams");
+  for (uint32_t i = 0; i < 2; i++) weft_text_printf(out, " %9s%s %8s", "tokens/s", canvases, "s/prompt");
+  weft_text_puts(out, "\n");
 }
 
 /* All cards of the table, a line or a JSON object each. */
@@ -132,12 +150,7 @@ static weft_status write_all(const char *path, const weft_file_facts *f, const p
                              plan_result *r, weft_text *out, weft_error *error) {
   bool fits = false;
   weft_status status = WEFT_OK;
-  if (!json)
-    weft_text_printf(
-        out,
-        "%u users, %u tokens of prompt and %u of answer each; predicted but for sm_90\n%-34s %6s %-8s %8s %10s%s %9s\n",
-        need->users, need->n_prompt, need->n_answer, "card", "GiB", "set", "streams", "tokens/s",
-        f->canvas_length > 0 ? "  ms/canvases" : "", "s/prompt");
+  if (!json) write_head(f, need, out);
   for (uint32_t i = 0; plan_card_at(i) != NULL && status == WEFT_OK; i++) {
     if (json) weft_text_puts(out, i == 0 ? "[" : ",");
     status = plan_compute(f, plan_card_at(i), need, r, error);

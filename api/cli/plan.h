@@ -27,6 +27,12 @@ typedef struct plan_need {
   uint32_t users, n_prompt, n_answer;
 } plan_need;
 
+typedef struct plan_rates {
+  double decode;    /* tokens a second of all users */
+  double prefill;   /* tokens a second */
+  double canvas_ms; /* of a step with a canvas of every user; 0: none */
+} plan_rates;
+
 typedef struct plan_result {
   uint64_t page_bytes, user_bytes; /* of a page; of keys and values of one user */
   uint64_t weight_bytes;           /* as they are kept there, which may be more than in the file */
@@ -38,9 +44,8 @@ typedef struct plan_result {
   uint32_t streams;                /* users that fit at once in room_bytes */
   uint32_t set;                    /* the kernel set of the card (card_sets.h); CARD_SETS: none, as of a processor */
   bool fits, has_kernels;
-  double decode_floor, decode_rate;  /* tokens a second of all users; 0: not known */
-  double prefill_rate;               /* tokens a second */
-  double canvas_floor_ms, canvas_ms; /* of a step with a canvas of every user; 0: none */
+  double decode_floor, canvas_floor_ms; /* 0: not known; no canvases */
+  plan_rates exact, fast;               /* with products of 16 and of 8 bits */
 } plan_result;
 
 /* All cards of the table; NULL after the last one. */

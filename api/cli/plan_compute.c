@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <string.h>
 
 #include "api/cli/plan.h"
@@ -78,18 +79,36 @@ static double floor_of(const weft_file_facts *f, const plan_card *card, double n
   return step_floor(f, card->memory_rate, card->product_rate, n_rows, kv_bytes, canvas);
 }
 
-static void plan_rates(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r) {
+/* Products of 8 bits. */
+static void predict_fast_rates(const weft_file_facts *file, const plan_card *card, double n, double full, double half,
+                               plan_result *r) {
+  const step_times_eight *t = step_times_eight_of(r->set);
+  const double rate = step_integer_rate(card->title, card->product_rate), layers = 1e-6 * step_layers(file);
+  double decode = step_floor(file, card->memory_rate, rate, n, n * half, false);
+  r->fast.decode = n / (t->decode_layer_us * layers + t->decode_times * decode);
+  step_parts prefill = step_parts_of(file, card->memory_rate, rate, STEP_ROWS_CARD, full, false);
+  r->fast.prefill =
+      STEP_ROWS_CARD / fmax(prefill.memory, step_slower(card->capability, t->prefill_products) * prefill.products);
+  if (file->canvas_length == 0) return;
+  step_parts canvas = step_parts_of(file, card->memory_rate, rate, n * file->canvas_length, n * half, true);
+  double seconds =
+      t->canvas_memory_times * canvas.memory + step_slower(card->capability, t->canvas_products) * canvas.products;
+  r->fast.canvas_ms = 1e3 * fmax(seconds, t->decode_layer_us * layers);
+}
+
+static void predict_rates(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r) {
   const step_times *t = step_times_of(r->set);
   double n = need->users, full = (double)r->user_bytes, layers = 1e-6 * step_layers(file);
   double half = full * (need->n_prompt + need->n_answer / 2.0) / (need->n_prompt + need->n_answer);
   double decode = floor_of(file, card, n, n * half, false);
   r->decode_floor = n / decode;
-  r->decode_rate = n / (t->decode_layer_us * layers + t->decode_times * decode);
-  r->prefill_rate = STEP_ROWS_CARD / (t->prefill_times * floor_of(file, card, STEP_ROWS_CARD, full, false));
+  r->exact.decode = n / (t->decode_layer_us * layers + t->decode_times * decode);
+  r->exact.prefill = STEP_ROWS_CARD / (t->prefill_times * floor_of(file, card, STEP_ROWS_CARD, full, false));
+  predict_fast_rates(file, card, n, full, half, r);
   if (file->canvas_length == 0) return;
   double canvas = floor_of(file, card, n * file->canvas_length, n * half, true);
   r->canvas_floor_ms = 1e3 * canvas;
-  r->canvas_ms = 1e3 * (t->canvas_layer_us * layers + t->canvas_times * canvas);
+  r->exact.canvas_ms = 1e3 * (t->canvas_layer_us * layers + t->canvas_times * canvas);
 }
 
 static weft_status plan_kept(const weft_file_facts *file, const plan_card *card, const plan_need *need,
@@ -104,7 +123,7 @@ static weft_status plan_kept(const weft_file_facts *file, const plan_card *card,
   }
   weft_status status = plan_room(file, card, need, out, error);
   if (status == WEFT_OK && card->memory_rate > 0 && card->product_rate > 0 && out->set < CARD_SETS)
-    plan_rates(file, card, need, out);
+    predict_rates(file, card, need, out);
   return status;
 }
 

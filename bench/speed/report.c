@@ -9,7 +9,7 @@ static uint32_t number_in(const json_t *row, const char *name) {
   return (uint32_t)json_integer_value(json_object_get(row, name));
 }
 
-/* What the plan says of the load of a row; 0: nothing. */
+/* What the plan says of the load of a row, with products of the bits that it was measured with; 0: nothing. */
 static double predict_row(const weft_file_facts *facts, const plan_card *card, const json_t *row) {
   const char *unit = json_string_value(json_object_get(row, "unit")),
              *work = json_string_value(json_object_get(row, "work"));
@@ -19,9 +19,10 @@ static double predict_row(const weft_file_facts *facts, const plan_card *card, c
   weft_error error;
   if (unit == NULL || work == NULL || number_in(row, "n_canvases") > 0) return 0.0;
   if (plan_compute(facts, card, &need, &plan, &error) != WEFT_OK) return 0.0;
-  if (strncmp(work, "prefill", 7) == 0) return plan.prefill_rate;
-  if (strncmp(work, "decode", 6) == 0) return plan.decode_rate;
-  return strncmp(work, "canvas step, ", 13) == 0 && strncmp(work + 13, "block", 5) != 0 ? plan.canvas_ms : 0.0;
+  const plan_rates *rates = number_in(row, "product_bits") == 8 ? &plan.fast : &plan.exact;
+  if (strncmp(work, "prefill", 7) == 0) return rates->prefill;
+  if (strncmp(work, "decode", 6) == 0) return rates->decode;
+  return strncmp(work, "canvas step, ", 13) == 0 && strncmp(work + 13, "block", 5) != 0 ? rates->canvas_ms : 0.0;
 }
 
 static json_t *card_of(const weft_device_info *info) {
