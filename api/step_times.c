@@ -21,14 +21,15 @@ const step_times *step_times_of(uint32_t set) {
 /* Layers whose rows are keys and values at once: what such a layer takes beside its floor, over what one of the model
  * above does, in decode of 1 to 32 sequences after 2048 tokens (h200-glm-flash.json), and where these rows are of a
  * window and the stream has several parts, of one (h200-deepseek4-whole.json). */
-static const double latent_layers = 3.5, stream_layers = 5.6;
+static const double latent_layers = 3.0, stream_layers = 5.6;
 
 double step_layers(const weft_file_facts *file) {
   const weft_kv_geometry *g = &file->geometry;
   double n = file->n_layers;
   for (uint32_t i = 0; i < g->n_sets; i++) {
-    const weft_kv_rows *rows = &g->set[i].rows;
-    if (rows->values_are_keys && rows->positions == 1) n += (g->set[i].window > 0 ? stream_layers : latent_layers) - 1;
+    const weft_kv_set *set = &g->set[i];
+    bool is_latent = set->rows.values_are_keys && set->rows.positions == 1 && !set->from_border;
+    if (is_latent) n += (set->window > 0 ? stream_layers : latent_layers) - 1;
   }
   return n;
 }
