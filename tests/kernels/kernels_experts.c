@@ -398,6 +398,7 @@ static void test_job_rows(void **state) {
     subject u = {.c = &sizes[i], .w = make_weights(&sizes[i], 1700 + 10 * i), .in = make_inputs(&sizes[i], MANY, 1750)};
     buffer codes = run_rows(device[0], &u, 0, MANY, NULL);
     for (uint32_t n = FEWEST; n <= MANY; n += STEP) assert_fewer(device[1], "cuda, integers", &u, n, &codes);
+    for (uint32_t n = 15; n < 34; n += 3) assert_fewer(device[1], "cuda, two halves", &u, n, &codes); /* jobs of 48 */
     buffer_free(&codes);
     free_inputs(&u.in);
     free_weights(&u.w);

@@ -32,8 +32,9 @@ enum {
   FACTORS = 4,
   INT8_BYTES = STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES,
   INT8_ITEM_CONSUMERS = WARPS * WARP_ARRIVALS + 3,
-  SUMS = 16,       /* tiles of 8 columns */
-  WIDE_PAIRS = 512 /* pairs of column blocks from which on a product is wide */
+  SUMS = 16,        /* tiles of 8 columns */
+  EARLY_ROWS = 512, /* up to which a dense product starts early */
+  WIDE_PAIRS = 512  /* pairs of column blocks from which on a product is wide */
 };
 static_assert((int)ITEM_ROWS == (int)INT8_JOB_ROWS, "a job is an item's rows");
 
@@ -372,11 +373,13 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) init_mbarriers(m);
   __syncthreads();
-  launch_dependents_and_wait();
+  launch_dependent_grids();
   if (group == GROUPS) {
     setmaxnreg_dec<56>();
     if (threadIdx.x % 32 != 0) return;
     uint32_t warp = threadIdx.x / 32 - WARPS;
+    /* No kernel writes weights while steps run, so the columns of items that are no jobs are copied before the wait. */
+    if (a.jobs != NULL || warp % 2 == 1) wait_for_prior_grids();
     if (warp == 0 && is_wide(a)) schedule_wide_items(a, m);
     if (warp == 0 && !is_wide(a)) schedule_items(a, m, a.job_rows, pairs_of(a), 1);
     if (warp == 1) produce_rows(a, ring, m);
@@ -385,6 +388,7 @@ static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __gr
     return;
   }
   setmaxnreg_inc<152>();
+  wait_for_prior_grids();
   const uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
   int8_consumer at = {{0, 0}, {0, 0}, {0, 0}, row, group, group == 0 ? 1u : 0u}; /* the first turn waits for none */
   pipeline_state item_at = {0, 0};
@@ -436,8 +440,10 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, own.job_rows);
   uint64_t n_items = n_jobs * pairs_of(*a);
   uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
-  /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
-  kernel<<<n_blocks, THREADS, INT8_BYTES, d->stream>>>(own);
+  if (a->jobs == NULL && a->n_rows <= EARLY_ROWS)
+    cuda_start(d, kernel, n_blocks, THREADS, INT8_BYTES, own);
+  else /* blocks that start before the kernel before has ended would crowd each other */
+    kernel<<<n_blocks, THREADS, INT8_BYTES, d->stream>>>(own);
   return cuda_launched(d, "a product of integers");
 }
 

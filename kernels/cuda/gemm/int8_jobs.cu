@@ -29,7 +29,8 @@ enum {
   FACTORS_BYTES = SCALES_BYTES + INT8_BLOCK * 4, /* scales of rows, steps of columns */
   FACTORS = 4,
   GROUP_BYTES = (STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES + 1023) / 1024 * 1024,
-  SUMS = INT8_BLOCK / 8 /* tiles of 8 columns */
+  SUMS = INT8_BLOCK / 8, /* tiles of 8 columns */
+  EARLY_PAIRS = 1024     /* from which on the kernel starts early: steps of decoding sequences have fewer */
 };
 
 typedef struct int8_jobs_barriers {
@@ -226,8 +227,10 @@ static weft_status launch_jobs(cuda_device *d, const gemm_args *a) {
   }
   const uint64_t n_items = (uint64_t)a->jobs_max * blocks_of(a->weight[0]);
   const uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
-  /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
-  int8_jobs_kernel<Y><<<n_blocks, THREADS, n_bytes, d->stream>>>(*a);
+  if (a->n_rows > EARLY_PAIRS)
+    cuda_start(d, int8_jobs_kernel<Y>, n_blocks, THREADS, n_bytes, *a);
+  else /* blocks that start before the kernel before has ended would crowd each other */
+    int8_jobs_kernel<Y><<<n_blocks, THREADS, n_bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of integers with jobs");
 }
 

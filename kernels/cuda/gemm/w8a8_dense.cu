@@ -26,7 +26,7 @@ struct w8a8_dense_shape {
   static constexpr uint32_t x_unit = NT * 1024, x_stage = 2 * x_unit, scales = NT * 32;
   static constexpr uint32_t sums = TEAM_THREADS * NT * 16, budget = (DENSE_BYTES - sums) / TEAMS / 1024 * 1024;
   static constexpr uint32_t fit = budget / (w_stage + x_stage + scales),
-                            stages = fit > DENSE_STAGES ? DENSE_STAGES : fit;
+                            stages = fit > DENSE_STAGES ? DENSE_STAGES : fit, x_stages = stages;
   static constexpr uint32_t team = (stages * (w_stage + x_stage + scales) + 1023) / 1024 * 1024;
   static constexpr uint32_t bytes = sums + TEAMS * team;
   static_assert(stages >= 2, "two stages at least");

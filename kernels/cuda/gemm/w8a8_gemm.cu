@@ -4,30 +4,42 @@
  *
  *   consumer  two warpgroups with 64 outputs each; while one scales its accumulators the other multiplies. A warp
  *             requantises the codes of a row tile to int8 once, in registers, for all rows. Where the epilogue is
- *             gated (GATED), half a row tile of the gate and the same half of up's (gated_epilogue.cuh)
+ *             gated (GATED), half a row tile of the gate and the same half of up's (gated_epilogue.cuh). Jobs of up to
+ *             W8A8_TWICE_ROWS rows are multiplied in two halves, one after the other with the same operands, so that
+ *             two blocks have registers
  *   producer  four more warps: one lane is the tile scheduler, one copies the rows, eight copy the weights and steps
  *             of a row tile each */
 #include "kernels/cuda/gemm/w8a8_dense.h"
+#include "kernels/cuda/gemm/w8a8_jobs.h"
 #include "kernels/cuda/gemm/w8a8_pipeline.cuh"
 
 template <int T, int NT>
 struct w8a8_shape {
-  static constexpr uint32_t blocks = NT <= 4 ? 2 : 1; /* to a multiprocessor */
-  static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_producer = blocks == 2 ? 48 : 40;
+  static constexpr bool twice = NT == 6;              /* rows are multiplied in two halves (multiply_twice) */
+  static constexpr uint32_t blocks = NT <= 6 ? 2 : 1; /* to a multiprocessor */
+  static constexpr uint32_t regs = blocks == 1 ? 232
+                                   : twice     ? 104
+                                               : 96,
+                            regs_producer = blocks == 1 ? 40
+                                            : twice     ? 32
+                                                        : 48;
   static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
   static constexpr uint32_t w_units = W8A8_SPAN / packed_shape_of(T).unit; /* of the packed layout, in a span */
   static constexpr uint32_t w_codes = w_units * packed_unit_bytes(packed_shape_of(T)),
                             w_tile = w_codes + W8A8_STEPS_BYTES, w_stage = ITEM_TILES * w_tile;
   static constexpr uint32_t x_unit = NT * 1024, x_stage = 2 * x_unit, scales = NT * 32;
-  static constexpr uint32_t fit = budget / (w_stage + x_stage + scales), stages = fit > 8 ? 8 : fit;
-  static constexpr uint32_t bytes = stages * (w_stage + x_stage + scales);
+  /* Rows of a job come from the cache. Where they are many, so that weights have the room, their ring is shorter. */
+  static constexpr uint32_t fit =
+      twice ? (budget - 3 * (x_stage + scales)) / w_stage : budget / (w_stage + x_stage + scales);
+  static constexpr uint32_t stages = fit > 8 ? 8 : fit, x_stages = twice ? 3 : stages;
+  static constexpr uint32_t bytes = stages * w_stage + x_stages * (x_stage + scales);
   static_assert(stages >= 2, "two stages at least");
 };
 
 template <class S>
 struct w8a8_memory {
   uint64_t w_full[S::stages], w_empty[S::stages];
-  uint64_t x_full[S::stages], x_empty[S::stages];
+  uint64_t x_full[S::x_stages], x_empty[S::x_stages];
   uint64_t item_full[SCHEDULER_STAGES], item_empty[SCHEDULER_STAGES];
   work_item item[SCHEDULER_STAGES];
 };
@@ -50,7 +62,7 @@ static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, uint8_t *
       for (uint32_t u = 0; u < 2; u++, from += (uint64_t)a.x_tiles * 1024)
         bulk_copy(ring + at.stage * S::x_stage + u * S::x_unit, from, n_tiles * 1024, full);
       bulk_copy(scale_ring + at.stage * S::scales, own_scales, n_tiles * 32, full);
-      advance(at, S::stages);
+      advance(at, S::x_stages);
     }
   }
 }
@@ -107,12 +119,43 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const w
   }
 }
 
+/* The same for up to twice 8 N rows, whose operands are made once. */
+template <int T, int N, class S>
+static __device__ __forceinline__ void multiply_twice(const gemm_args &a, const work_item &item, w8a8_warp<S> &at) {
+  float sums[2][N][4];
+  int32_t d[N][4] = {};
+  w8a8_next_span<T> next;
+  const bool more = item.n > 8 * N;
+  load_stage<T, true, S>(at, is_tail_of<T>(a, 0), next.own);
+  prepare_next_span<T, true, S>(a, 0, at, next);
+#pragma unroll
+  for (int n = 0; n < 2 * N; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[n / N][n % N][i] = 0.0f;
+  for (uint32_t unit = 0; unit < a.n_units; unit += 2)
+    multiply_span<T, N, true, S>(
+        a, unit + 2, at, next, d, more,
+        [&](const uint8_t *scales, const float(&step)[2]) { scale_sums<N>(sums[0], d, scales, step); },
+        [&](const uint8_t *scales, const float(&step)[2]) {
+          if (more)
+            scale_sums<N>(sums[1], d, scales + 32 * N, step);
+          else
+            scale_sums<N>(sums[0], d, scales, step);
+        });
+  work_item half = item;
+  half.n = min(item.n, 8u * N);
+  run_gated_epilogue<N>(a, half, sums[0]);
+  if (!more) return;
+  half.first += half.n, half.n = item.n - half.n;
+  run_gated_epilogue<N>(a, half, sums[1]);
+}
+
 template <class S>
 static __device__ __forceinline__ void init_mbarriers(w8a8_memory<S> &m) {
-  for (uint32_t i = 0; i < S::stages; i++) {
+  for (uint32_t i = 0; i < S::stages; i++)
     mbarrier_init(&m.w_full[i], ITEM_TILES), mbarrier_init(&m.w_empty[i], ITEM_TILES * WARP_ARRIVALS);
+  for (uint32_t i = 0; i < S::x_stages; i++)
     mbarrier_init(&m.x_full[i], 1), mbarrier_init(&m.x_empty[i], ITEM_TILES * WARP_ARRIVALS);
-  }
   for (uint32_t i = 0; i < SCHEDULER_STAGES; i++)
     mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], ITEM_CONSUMERS);
   mbarrier_init_fence();
@@ -124,7 +167,7 @@ static __global__ void __launch_bounds__(ITEM_THREADS, w8a8_shape<T, NT>::blocks
   using S = w8a8_shape<T, NT>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* rows; weights; scales of rows */
   __shared__ w8a8_memory<S> m;
-  uint8_t *x_ring = memory, *w_ring = x_ring + S::stages * S::x_stage, *scale_ring = w_ring + S::stages * S::w_stage;
+  uint8_t *x_ring = memory, *w_ring = x_ring + S::x_stages * S::x_stage, *scale_ring = w_ring + S::stages * S::w_stage;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) init_mbarriers(m);
   __syncthreads();
@@ -152,6 +195,8 @@ static __global__ void __launch_bounds__(ITEM_THREADS, w8a8_shape<T, NT>::blocks
         multiply_item<T, 8, GATED, true, S>(a, item, warp, at);
       else
         multiply_item<T, 4, GATED, true, S>(a, item, warp, at);
+    } else if constexpr (S::twice) {
+      multiply_twice<T, NT / 2, S>(a, item, at);
     } else {
       multiply_item<T, NT, GATED, NT <= 3, S>(a, item, warp, at);
     }
@@ -171,14 +216,17 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
   }
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
   uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), ITEM_TILES), n_fit = d->n_multiprocessors * S::blocks;
-  /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
-  kernel<<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(*a);
+  const uint32_t n_blocks = (uint32_t)(n_items < n_fit ? n_items : n_fit);
+  if (a->jobs != NULL && (NT == 3 || S::twice))
+    cuda_start(d, kernel, n_blocks, ITEM_THREADS, S::bytes, *a);
+  else /* blocks that start before the kernel before has ended would crowd each other */
+    kernel<<<n_blocks, ITEM_THREADS, S::bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of 8 bits");
 }
 
 /* The rows of the items of a call with jobs, in eights. */
 static uint32_t jobs_nt(const gemm_args *a) {
-  return a->job_rows <= 16 ? 2 : a->job_rows <= 24 ? 3 : 16;
+  return a->job_rows <= 16 ? 2 : a->job_rows <= 24 ? 3 : a->job_rows <= W8A8_TWICE_ROWS && a->gated ? 6 : 16;
 }
 
 bool w8a8_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
@@ -196,12 +244,14 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *a) {
     if (status == WEFT_OK) status = launch_gemm<T, 16>(d, NULL);
     if (status == WEFT_OK) status = launch_gemm<T, 2, true>(d, NULL);
     if (status == WEFT_OK) status = launch_gemm<T, 3, true>(d, NULL);
+    if (status == WEFT_OK) status = launch_gemm<T, 6, true>(d, NULL);
     return status == WEFT_OK ? launch_gemm<T, 16, true>(d, NULL) : status;
   }
   if (a->gated) {
     const uint32_t nt = a->jobs != NULL ? jobs_nt(a) : 16;
     return nt == 2   ? launch_gemm<T, 2, true>(d, a)
            : nt == 3 ? launch_gemm<T, 3, true>(d, a)
+           : nt == 6 ? launch_gemm<T, 6, true>(d, a)
                      : launch_gemm<T, 16, true>(d, a);
   }
   const dense_items items = a->jobs != NULL ? dense_items{jobs_nt(a), ITEM_TILES, 1, 1} : dense_items_of(d, a);

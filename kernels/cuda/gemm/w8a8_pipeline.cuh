@@ -149,10 +149,12 @@ static __device__ __forceinline__ void prepare_next_span(const gemm_args &a, uin
 }
 
 /* Multiplies the span that is prepared. Afterwards the span from unit `next_unit` on is, if there is one.
- * add(scales, step): adds the span's s32 accumulators, times the rows' scales and the steps, to the sums. */
-template <int T, int N, bool GATED, class S, class F>
+ * add(scales, step): adds the span's s32 accumulators, times the rows' scales and the steps, to the sums. With `more`,
+ * the operands are multiplied with 8 N rows first, whose sums add_first adds, then with the 8 N behind them. */
+template <int T, int N, bool GATED, class S, class F, class G>
 static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_t next_unit, w8a8_warp<S> &at,
-                                                     w8a8_next_span<T> &next, int32_t (&d)[N][4], F &&add) {
+                                                     w8a8_next_span<T> &next, int32_t (&d)[N][4], bool more,
+                                                     G &&add_first, F &&add) {
   w8a8_operands second;
   const float step[2] = {next.step[0], next.step[1]};
   mbarrier_wait(&at.x_full[at.x_at.stage], at.x_at.phase);
@@ -163,6 +165,15 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_
   mbarrier_arrive_warp(&at.w_empty[at.w_at.stage]);
   advance(at.w_at, S::stages);
   start_products<N>(d, second, rows + (S::x_unit >> 4), 1);
+  if (more) {
+    wgmma_wait<0>();
+    fence_operands(next.first);
+    fence_operands(second);
+    add_first(at.scales + at.x_at.stage * S::scales, step);
+    rows += N * 1024 >> 4;
+    start_products<N>(d, next.first, rows, 0);
+    start_products<N>(d, second, rows + (S::x_unit >> 4), 1);
+  }
   if (next_unit < a.n_units) {
     load_stage<T, GATED, S>(at, is_tail_of<T>(a, next_unit), next.own);
     wgmma_wait<1>();
@@ -175,7 +186,13 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_
   __threadfence_block(); /* the scales have been read: without it the arrival may overtake these loads */
   __syncwarp();
   mbarrier_arrive_warp(&at.x_empty[at.x_at.stage]);
-  advance(at.x_at, S::stages);
+  advance(at.x_at, S::x_stages);
+}
+
+template <int T, int N, bool GATED, class S, class F>
+static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_t next_unit, w8a8_warp<S> &at,
+                                                     w8a8_next_span<T> &next, int32_t (&d)[N][4], F &&add) {
+  multiply_span<T, N, GATED, S>(a, next_unit, at, next, d, false, add, add);
 }
 
 /* Stores a warp's sums in y and below. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "kernels/cuda/gemm/int8_jobs.h"
+#include "kernels/cuda/gemm/w8a8_jobs.h"
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/moe/limited_gate.cuh"
@@ -374,11 +375,34 @@ static bool down_takes_int8(const weft_experts_args *args, uint32_t job_rows) {
   return args->down->layout == INT8_LAYOUT && packed_bits(args->down->type) == 8 && job_rows <= INT8_FEW_ROWS;
 }
 
+/* Whether no GEMM makes the gated product, but a kernel of its own. */
+static bool gates_apart(const weft_experts_args *args) {
+  return args->gate_bias != NULL || args->activation == WEFT_CLAMPED_SILU;
+}
+
+/* Whether gate and up may be one grouped GEMM with a gated epilogue. */
+static bool may_gate(const weft_experts_args *args) {
+  const weft_weight *gate = args->gate, *up = args->up;
+  bool alike =
+      args->gate_up != NULL ? args->down->n_in % 16 == 0 : up->type == gate->type && up->layout == gate->layout;
+  return alike && args->down->type != WEFT_TYPE_F32 && !gates_apart(args);
+}
+
+/* Whether jobs of gate and up have W8A8_TWICE_ROWS rows, where they would have half as many. */
+static bool takes_twice(const weft_experts_args *args, uint32_t job_rows) {
+  const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
+  return 2 * job_rows == W8A8_TWICE_ROWS && gemm_operand_of(in) == OPERAND_INT8 && may_gate(args);
+}
+
 static void plan_jobs(experts_plan *p, const weft_experts_args *args, cuda_cutter *cutter) {
   const int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
   const uint32_t n_touched = p->n_experts < p->n_pairs ? p->n_experts : p->n_pairs;
   p->list[0].rows = takes_int8(args, p->n_pairs / p->n_all) ? INT8_JOB_ROWS : gemm_job_rows(type, p->n_pairs, p->n_all);
   p->list[1].rows = down_takes_int8(args, p->list[0].rows) ? INT8_FEW_ROWS : 0;
+  if (takes_twice(args, p->list[0].rows)) {
+    if (p->list[1].rows == 0) p->list[1].rows = p->list[0].rows;
+    p->list[0].rows = W8A8_TWICE_ROWS;
+  }
   for (uint32_t l = 0; l < LISTS; l++) {
     job_list *list = &p->list[l];
     if (list->rows == 0) continue;
@@ -503,18 +527,11 @@ static weft_status input_prologue(cuda_device *d, const weft_experts_args *args,
   return gemm_operand_of(weight) == OPERAND_F32 ? WEFT_OK : gemm_prologue(d, weight, &rows);
 }
 
-/* Whether no GEMM makes the gated product, but a kernel of its own. */
-static bool gates_apart(const weft_experts_args *args) {
-  return args->gate_bias != NULL || args->activation == WEFT_CLAMPED_SILU;
-}
-
 /* Gate and up in one grouped GEMM with a gated epilogue, [place][n_ff]. False: there is none. */
 static bool gated_gate_up_args(const cuda_device *d, const weft_experts_args *args, const experts_plan *p,
                                gemm_args *a) {
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
-  bool alike =
-      args->gate_up != NULL ? p->n_ff % 16 == 0 : args->up->type == first->type && args->up->layout == first->layout;
-  if (!alike || args->down->type == WEFT_TYPE_F32 || gates_apart(args)) return false;
+  if (!may_gate(args)) return false;
   *a = gate_up_args(args, p, first, p->gate_up, p->n_ff);
   a->weight[0].n_out = p->n_ff;
   if (args->gate_up == NULL) a->weight[a->n_weights++] = weight_of_jobs(&p->list[0], args->up, p->gate_up, p->n_ff);
