@@ -118,6 +118,8 @@ BF16 static void narrow(float *e) {
   }
 }
 
+typedef int32_t two_tokens __attribute__((may_alias));
+
 BF16 static void add(const cpu_soft_tile *tile) {
   const uint8_t *wide = tile->wide;
   __m512 sum[CPU_SOFT_ROWS];
@@ -127,9 +129,8 @@ BF16 static void add(const cpu_soft_tile *tile) {
     const __m512bh w = (__m512bh)_mm512_loadu_si512(wide);
 #pragma GCC unroll 8
     for (int r = 0; r < CPU_SOFT_ROWS; r++) {
-      int32_t two;
-      memcpy(&two, tile->e[r] + v, sizeof two);
-      sum[r] = _mm512_dpbf16_ps(sum[r], w, (__m512bh)_mm512_set1_epi32(two));
+      /* The instruction broadcasts its operand from memory by itself; compilers make two instructions of that. */
+      __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum[r]) : "v"(w), "m"(*(const two_tokens *)(tile->e[r] + v)));
     }
   }
   __mmask16 mask = (__mmask16)((1u << tile->n_cols) - 1u);

@@ -7,11 +7,19 @@
 
 enum { SOFT_BATCH = 32 /* rows that share a pass over the widened weights */ };
 
+#if defined(__x86_64__)
+/* An Emerald Rapids makes a product of bf16 every second cycle and two of f32 in each (bench/results/notes.md), a Zen 4
+ * one of either in a cycle. */
+static bool bf16_is_slow(void) {
+  return __builtin_cpu_is("intel");
+}
+#endif
+
 const cpu_soft_fns *cpu_soft_find(cpu_isa isa, weft_type type) {
 #if defined(__x86_64__)
   bool narrow = type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16;
   if (isa == CPU_ISA_AVX512) {
-    return narrow && __builtin_cpu_supports("avx512bf16") ? &cpu_soft_bf16_avx512 : &cpu_soft_avx512;
+    return narrow && !bf16_is_slow() && __builtin_cpu_supports("avx512bf16") ? &cpu_soft_bf16_avx512 : &cpu_soft_avx512;
   }
   if (isa == CPU_ISA_AVX2) return &cpu_soft_avx2;
 #else
