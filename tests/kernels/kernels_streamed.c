@@ -6,7 +6,8 @@
  * call: without the wait for its copy it reads what was in the slot before. Products of many rows, several of them with
  * one weight, take longer than the copies of all slots: a copy that does not wait for them writes over the weight that
  * the later ones still read. A third device has a cache of experts, whose places are exchanged while it runs; then
- * gathers, whole copies and products read what was exchanged. kernels/expert_slots.h says what waits for what, and
+ * gathers, whole copies and products read what was exchanged; in 8 bits it multiplies codes, and the card that has all
+ * experts integers of them. kernels/expert_slots.h says what waits for what, and
  * unit/kernels_expert_slots shows the same without a card; bench/device.sh runs this program also on modules that lack
  * one of the waits, where it must fail.
  *
@@ -237,8 +238,10 @@ int main(int argc, char **argv) {
   close_rig(&streamed);
   run_cached(&on_card, 16, 2);
   close_rig(&on_card);
-  open_rig(&on_card, open_card(0, 8)); /* products of 8 bits, whose weights have their steps behind them */
-  need(weft_device_get_info(on_card.device)->products == 8, "products of 8 bits", "there are none");
+  device = open_card(0, 8); /* products of 8 bits: from integers, where the set has them, and from codes that crossed */
+  need(weft_device_get_info(device)->products == 8, "products of 8 bits", "there are none");
+  (void)weft_device_keep_integers(device, true);
+  open_rig(&on_card, device);
   run_cached(&on_card, 8, 1);
   close_rig(&on_card);
   return 0;

@@ -12,7 +12,8 @@
  *   one that keeps latent rows, near and far
  *   on one device, with the layers on several, with a part of every layer on two, and with the model on each of several
  *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
- *   and with half of them, and that in a small pool; with products of 8 bits from integers of weights as from codes
+ *   and with half of them, and that in a small pool; with products of 8 bits from integers of weights as from codes, on
+ *   the card and from host memory
  *
  * and text is what its tokens spell: all deltas together, and with whole tokens each delta by itself.
  *
@@ -715,6 +716,13 @@ static void run_in_shards(const char *backend) {
   eight = false;
 }
 
+/* With experts in host memory there are no integers of weights; products of 8 bits have the bits of those from them. */
+static void play_from_host_in_eight_bits(const char *name) {
+  variant v = {name, "cuda", 32 << 20, 512, 16, 2, .order = 2, .no_arena = true, .no_integers = true, .streams = true};
+  v.device_bytes = least_bytes(&v);
+  play_and_compare(&v);
+}
+
 /* Products of 8 bits on cards: from integers of weights the answers are those from codes. */
 static void run_with_integers(void) {
   variant v = {"alone", "cuda", 32 << 20, 512, 1, 1, .no_cache = true, .one_by_one = true};
@@ -732,9 +740,11 @@ static void run_with_integers(void) {
   v.name = "integers, a small pool, no graphs, no arena", v.kv_bytes = 700 << 10, v.rows = 96, v.running = 20;
   v.no_graphs = v.no_arena = true;
   play_and_compare(&v);
+  play_from_host_in_eight_bits("8 bits, experts in host memory");
   v = (variant){"integers, two shards", "cuda", 32 << 20, 512, 16, 2, .order = 1, .integers = true};
   by_tensor = true;
   if (has_device("cuda", 1)) play_and_compare(&v);
+  if (has_device("cuda", 1)) play_from_host_in_eight_bits("8 bits, two shards, experts in host memory");
   by_tensor = false;
   v.name = "integers, layers on two cards", v.devices = "0,1";
   if (has_device("cuda", 1)) play_and_compare(&v);
