@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'bench'))
 from machine_code import ENTRY_CUBIN, ENTRY_PTX, FATBIN_MAGIC, THIS_CARD, THIS_FAMILY, code_of  # noqa: E402
 
 MOST_MIB = 64  # a kind of code of one architecture: Hopper's machine code takes 41, its PTX a few
-MOST_MIB_PACKED = 6  # the same where there are many, which are packed: six of the portable set take 25 with the host's code and symbols
+MOST_MIB_PACKED = 6  # the same where there are many, which are packed: seven of the portable set take 24 with the code and symbols of the host
 
 
 def fatbin(entries):
