@@ -3,13 +3,15 @@
  * grouped. Persistent and warp-specialised: a work item is up to 192 rows x 128 columns, in two column blocks. Both
  * operands of wgmma (m64n128k32, s8 x s8 -> s32) come from shared memory, so a consumer warp dequantises nothing.
  *
- *   consumer  three warpgroups with 64 of the rows each, which take turns at the tensor cores (take_turn). While one
- *             scales the accumulators of a span, or runs its epilogue, the others multiply. A warpgroup whose rows an
- *             item does not have releases its stages unread
+ *   consumer  one to three warpgroups with 64 of the rows each. Two and more take turns at the tensor cores
+ *             (take_turn): while one scales the accumulators of a span, or runs its epilogue, the others multiply. One
+ *             alone has registers to start the next span before it scales. A warpgroup whose rows an item does not
+ *             have takes no turn and releases its stages unread
  *   producer  four more warps with a lane each at work: the tile scheduler, one for rows, one for columns, one for
  *             scales and steps. Copies are as large as they can be: to start one takes a lane some 60 ns, whatever its
  *             size
- *   stage     128 inputs of rows and columns; scales and steps, which belong to 256, have a ring of their own
+ *   stage     128 inputs of rows and columns, as many as have room; scales and steps, which belong to 256, have a ring
+ *             of their own
  *
  * Law: a result has the bits of w8a8_gemm, which has the same sums in the same order. A stage is read and written
  * again as pipeline.cuh says; a warp arrives at `empty` when the wgmma that read the stage have ended. */
@@ -20,27 +22,29 @@
 #include "kernels/cuda/moe/limited_gate.cuh"
 
 enum {
-  GROUPS = 3,
+  GROUPS_MAX = 3,
   GROUP_ROWS = 64,
-  ITEM_ROWS = GROUPS * GROUP_ROWS,
-  WARPS = 4 * GROUPS, /* that multiply */
-  THREADS = 32 * (WARPS + 4),
-  ROWS_BYTES = ITEM_ROWS * 128, /* of a stage */
-  STAGE_BYTES = ROWS_BYTES + 2 * INT8_UNIT_BYTES,
-  STAGES = 5,
-  FACTORS_BYTES = (ITEM_ROWS + 2 * INT8_BLOCK) * 4, /* of a span: scales of rows, steps of two column blocks */
-  FACTORS = 4,
-  INT8_BYTES = STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES,
-  INT8_ITEM_CONSUMERS = WARPS * WARP_ARRIVALS + 3,
   SUMS = 16,        /* tiles of 8 columns */
   EARLY_ROWS = 512, /* up to which a dense product starts early */
   WIDE_PAIRS = 512  /* pairs of column blocks from which on a product is wide */
 };
-static_assert((int)ITEM_ROWS == (int)INT8_JOB_ROWS, "a job is an item's rows");
+static_assert(GROUPS_MAX * GROUP_ROWS == INT8_JOB_ROWS, "a job is an item's rows");
 
+/* A kernel whose items have up to G * 64 rows. */
+template <int G>
+struct int8_shape {
+  static constexpr uint32_t groups = G, rows = G * GROUP_ROWS, warps = 4 * G /* that multiply */,
+                            threads = 32 * (warps + 4);
+  static constexpr uint32_t rows_bytes = rows * 128 /* of a stage */, stage = rows_bytes + 2 * INT8_UNIT_BYTES;
+  static constexpr uint32_t stages = G == 1 ? 9 : G == 2 ? 6 : 5;
+  static constexpr uint32_t factors = (rows + 2 * INT8_BLOCK) * 4; /* of a span: scales of rows, steps of two blocks */
+  static constexpr uint32_t factor_stages = G == 3 ? 4 : 6, bytes = stages * stage + factor_stages * factors;
+};
+
+template <class S>
 struct int8_memory {
-  uint64_t full[STAGES], empty[STAGES], factors_full[FACTORS], factors_empty[FACTORS];
-  uint64_t turn[GROUPS]; /* a group's turn to start products */
+  uint64_t full[S::stages], empty[S::stages], factors_full[S::factor_stages], factors_empty[S::factor_stages];
+  uint64_t turn[S::groups]; /* a group's turn to start products */
   uint64_t item_full[SCHEDULER_STAGES], item_empty[SCHEDULER_STAGES];
   work_item item[SCHEDULER_STAGES]; /* tile: which pair of column blocks */
 };
@@ -86,7 +90,8 @@ static __host__ __device__ __forceinline__ bool is_wide(const gemm_args &a) {
 
 /* schedule_items for a wide product: items of the same columns follow one another, so that memory is asked for these
  * columns once. */
-static __device__ void schedule_wide_items(const gemm_args &a, int8_memory &m) {
+template <class S>
+static __device__ void schedule_wide_items(const gemm_args &a, int8_memory<S> &m) {
   pipeline_state at = {0, 1};
   const uint32_t rows = a.job_rows, n_rows_items = (a.n_rows + rows - 1) / rows, n_items = pairs_of(a) * n_rows_items;
   for (uint32_t index = blockIdx.x;; index += gridDim.x) {
@@ -103,7 +108,8 @@ static __device__ void schedule_wide_items(const gemm_args &a, int8_memory &m) {
   }
 }
 
-static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, int8_memory &m) {
+template <class S>
+static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, int8_memory<S> &m) {
   pipeline_state at = {0, 1}, item_at = {0, 0};
   for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
     const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.first / 8 * 1024;
@@ -111,13 +117,14 @@ static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, int8_memo
     for (uint32_t half = 0; half < 2 * w8a8_spans_of(a); half++, from += (uint64_t)a.x_tiles * 1024) {
       mbarrier_wait(&m.empty[at.stage], at.phase);
       mbarrier_expect(&m.full[at.stage], n_bytes);
-      bulk_copy(ring + at.stage * STAGE_BYTES, from, n_bytes, &m.full[at.stage]);
-      advance(at, STAGES);
+      bulk_copy(ring + at.stage * S::stage, from, n_bytes, &m.full[at.stage]);
+      advance(at, S::stages);
     }
   }
 }
 
-static __device__ void produce_columns(const gemm_args &a, uint8_t *ring, int8_memory &m) {
+template <class S>
+static __device__ void produce_columns(const gemm_args &a, uint8_t *ring, int8_memory<S> &m) {
   pipeline_state at = {0, 1}, item_at = {0, 0};
   for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
     const uint8_t *from[2];
@@ -127,19 +134,20 @@ static __device__ void produce_columns(const gemm_args &a, uint8_t *ring, int8_m
                     block_at(a.weight[c.w], item.matrix, c.block) * w8a8_spans_of(a) * 2 * INT8_UNIT_BYTES;
     }
     for (uint32_t half = 0; half < 2 * w8a8_spans_of(a); half++) {
-      uint8_t *to = ring + at.stage * STAGE_BYTES + ROWS_BYTES;
+      uint8_t *to = ring + at.stage * S::stage + S::rows_bytes;
       mbarrier_wait(&m.empty[at.stage], at.phase);
       mbarrier_expect(&m.full[at.stage], 2 * INT8_UNIT_BYTES);
       bulk_copy(to, from[0], INT8_UNIT_BYTES, &m.full[at.stage]);
       bulk_copy(to + INT8_UNIT_BYTES, from[1], INT8_UNIT_BYTES, &m.full[at.stage]);
       from[0] += INT8_UNIT_BYTES, from[1] += INT8_UNIT_BYTES;
-      advance(at, STAGES);
+      advance(at, S::stages);
     }
   }
 }
 
 /* Scales of the rows, and steps of the columns. */
-static __device__ void produce_scales(const gemm_args &a, uint8_t *ring, int8_memory &m) {
+template <class S>
+static __device__ void produce_scales(const gemm_args &a, uint8_t *ring, int8_memory<S> &m) {
   pipeline_state at = {0, 1}, item_at = {0, 0};
   const uint32_t n_spans = w8a8_spans_of(a), steps_bytes = INT8_BLOCK * 4;
   for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
@@ -151,14 +159,14 @@ static __device__ void produce_scales(const gemm_args &a, uint8_t *ring, int8_me
       from[block] = a.weight[c.w].fine_steps + block_at(a.weight[c.w], item.matrix, c.block) * n_spans * INT8_BLOCK;
     }
     for (uint32_t span = 0; span < n_spans; span++, scales += (uint64_t)a.x_tiles * 32) {
-      uint8_t *to = ring + at.stage * FACTORS_BYTES;
+      uint8_t *to = ring + at.stage * S::factors;
       uint64_t *full = &m.factors_full[at.stage];
       mbarrier_wait(&m.factors_empty[at.stage], at.phase);
       mbarrier_expect(full, n_bytes + 2 * steps_bytes);
       bulk_copy(to, scales, n_bytes, full);
       for (uint32_t block = 0; block < 2; block++)
-        bulk_copy(to + ITEM_ROWS * 4 + block * steps_bytes, from[block] + span * INT8_BLOCK, steps_bytes, full);
-      advance(at, FACTORS);
+        bulk_copy(to + S::rows * 4 + block * steps_bytes, from[block] + span * INT8_BLOCK, steps_bytes, full);
+      advance(at, S::factor_stages);
     }
   }
 }
@@ -184,25 +192,27 @@ static __device__ __forceinline__ void int8_wgmma(span_sums &d, uint64_t a, uint
 }
 
 /* Waits until the next stage is full. */
-static __device__ __forceinline__ const uint8_t *acquire_stage(const uint8_t *ring, int8_memory &m,
+template <class S>
+static __device__ __forceinline__ const uint8_t *acquire_stage(const uint8_t *ring, int8_memory<S> &m,
                                                                pipeline_state &at) {
-  const uint8_t *stage = ring + at.stage * STAGE_BYTES;
+  const uint8_t *stage = ring + at.stage * S::stage;
   mbarrier_wait(&m.full[at.stage], at.phase);
-  advance(at, STAGES);
+  advance(at, S::stages);
   return stage;
 }
 
-static __device__ __forceinline__ void release_stage(int8_memory &m, pipeline_state &at) {
+template <class S>
+static __device__ __forceinline__ void release_stage(int8_memory<S> &m, pipeline_state &at) {
   mbarrier_arrive_warp(&m.empty[at.stage]);
-  advance(at, STAGES);
+  advance(at, S::stages);
 }
 
 /* Starts the products of half a span. group: the warpgroup's own, in a uniform register, so that no descriptor has to
  * be brought to one. */
-template <bool UNSIGNED>
+template <class S, bool UNSIGNED>
 static __device__ __forceinline__ void start_half(const uint8_t *stage, uint32_t group, int32_t add, span_sums &d) {
   uint64_t rows = wgmma_descriptor_swizzled(stage + group * GROUP_ROWS * 128, 1024);
-  uint64_t columns = wgmma_descriptor_swizzled(stage + ROWS_BYTES, 1024);
+  uint64_t columns = wgmma_descriptor_swizzled(stage + S::rows_bytes, 1024);
 #pragma unroll
   for (int i = 0; i < 4; i++)
     int8_wgmma<UNSIGNED>(d, rows + (uint64_t)(32 * i >> 4), columns + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
@@ -289,112 +299,152 @@ static __device__ __forceinline__ void run_gated_epilogue(const gemm_args &a, co
 /* ---- the kernel ------------------------------------------------------------------------------------------ */
 
 /* A consumer warpgroup's positions in the rings: the stage it reads next, the one it releases next, the scales and
- * steps. row: the lane's first row of an item; the other is 8 more. turn: the parity to wait for at its turn. */
+ * steps. row: the lane's first row of an item; the other is 8 more. turn: the parity to wait for at its turn.
+ * n_groups: those with rows of the item. */
 typedef struct int8_consumer {
   pipeline_state read, spent, factors;
-  uint32_t row, group, turn;
+  uint32_t row, group, turn, n_groups;
 } int8_consumer;
 
 /* The warpgroups take turns at starting the products of a span, each when those of the one before are half done, so
  * that they do not end together and leave the tensor cores idle while all of them scale. */
-static __device__ __forceinline__ void take_turn(int8_memory &m, int8_consumer &at) {
+template <class S>
+static __device__ __forceinline__ void take_turn(int8_memory<S> &m, int8_consumer &at) {
   mbarrier_wait(&m.turn[at.group], at.turn);
   at.turn ^= 1;
 }
 
-static __device__ __forceinline__ void pass_turn(int8_memory &m, const int8_consumer &at) {
-  mbarrier_arrive_warp(&m.turn[at.group + 1 < GROUPS ? at.group + 1 : 0]);
+template <class S>
+static __device__ __forceinline__ void pass_turn(int8_memory<S> &m, const int8_consumer &at) {
+  mbarrier_arrive_warp(&m.turn[at.group + 1 < at.n_groups ? at.group + 1 : 0]);
 }
 
-/* Multiplies a span, and adds it to the sums. */
-template <bool UNSIGNED>
-static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_memory &m, int8_consumer &at,
-                                                     span_sums &d, float (&sums)[SUMS][4]) {
+/* Starts the products of a span. */
+template <class S, bool UNSIGNED>
+static __device__ __forceinline__ void start_span(const uint8_t *ring, int8_memory<S> &m, int8_consumer &at,
+                                                  span_sums &d) {
   const uint8_t *first = acquire_stage(ring, m, at.read), *second = acquire_stage(ring, m, at.read);
-  const uint8_t *factors = ring + STAGES * STAGE_BYTES + at.factors.stage * FACTORS_BYTES;
-  take_turn(m, at);
+  if (S::groups > 1) take_turn(m, at);
   wgmma_fence();
-  start_half<UNSIGNED>(first, at.group, 0, d);
+  start_half<S, UNSIGNED>(first, at.group, 0, d);
   wgmma_commit();
-  start_half<UNSIGNED>(second, at.group, 1, d);
+  start_half<S, UNSIGNED>(second, at.group, 1, d);
   wgmma_commit();
-  wgmma_wait<1>();
-  pass_turn(m, at);
+}
+
+/* Waits for the products of a span, and adds them to the sums. RUNNING: those of the next span have been started. */
+template <class S, bool RUNNING>
+static __device__ __forceinline__ void end_span(const uint8_t *ring, int8_memory<S> &m, int8_consumer &at,
+                                                const span_sums &d, float (&sums)[SUMS][4]) {
+  wgmma_wait<RUNNING ? 3 : 1>();
+  if (S::groups > 1) pass_turn(m, at);
   release_stage(m, at.spent);
   mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
-  wgmma_wait<0>();
+  wgmma_wait<RUNNING ? 2 : 0>();
   release_stage(m, at.spent);
-  const float *of = (const float *)(const void *)factors, scale[2] = {of[at.row], of[at.row + 8]};
-  scale_sums(scale, of + ITEM_ROWS, d, sums);
+  const float *of = (const float *)(const void *)(ring + S::stages * S::stage + at.factors.stage * S::factors);
+  const float scale[2] = {of[at.row], of[at.row + 8]};
+  scale_sums(scale, of + S::rows, d, sums);
   __threadfence_block(); /* the factors have been read, as in w8a8_pipeline.cuh */
   __syncwarp();
   mbarrier_arrive_warp(&m.factors_empty[at.factors.stage]);
-  advance(at.factors, FACTORS);
+  advance(at.factors, S::factor_stages);
 }
 
-/* Releases the stages of a span unread, and passes its turn on. */
-static __device__ __forceinline__ void skip_span(const uint8_t *ring, int8_memory &m, int8_consumer &at) {
+/* The spans of an item for a group that is alone: the products of the next span run while it scales. */
+template <class S, bool UNSIGNED>
+static __device__ __forceinline__ void multiply_alone(uint32_t n_spans, const uint8_t *ring, int8_memory<S> &m,
+                                                      int8_consumer &at, float (&sums)[SUMS][4]) {
+  span_sums even = {}, odd = {};
+  start_span<S, UNSIGNED>(ring, m, at, even);
+  for (; n_spans > 2; n_spans -= 2) {
+    start_span<S, UNSIGNED>(ring, m, at, odd);
+    end_span<S, true>(ring, m, at, even, sums);
+    start_span<S, UNSIGNED>(ring, m, at, even);
+    end_span<S, true>(ring, m, at, odd, sums);
+  }
+  if (n_spans > 1) {
+    start_span<S, UNSIGNED>(ring, m, at, odd);
+    end_span<S, true>(ring, m, at, even, sums);
+    end_span<S, false>(ring, m, at, odd, sums);
+  } else {
+    end_span<S, false>(ring, m, at, even, sums);
+  }
+}
+
+/* Releases the stages of a span unread. */
+template <class S>
+static __device__ __forceinline__ void skip_span(const uint8_t *ring, int8_memory<S> &m, int8_consumer &at) {
   (void)acquire_stage(ring, m, at.read), (void)acquire_stage(ring, m, at.read);
-  take_turn(m, at), pass_turn(m, at);
   mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
   __syncwarp();
   release_stage(m, at.spent), release_stage(m, at.spent);
   mbarrier_arrive_warp(&m.factors_empty[at.factors.stage]);
-  advance(at.factors, FACTORS);
+  advance(at.factors, S::factor_stages);
 }
 
-template <bool GATED, class Y, bool UNSIGNED>
+template <class S, bool GATED, class Y, bool UNSIGNED>
 static __device__ __forceinline__ void multiply_item(const gemm_args &a, const work_item &item, const uint8_t *ring,
-                                                     int8_memory &m, int8_consumer &at) {
-  span_sums d = {};
+                                                     int8_memory<S> &m, int8_consumer &at) {
   float sums[SUMS][4] = {};
-  for (uint32_t span = 0; span < w8a8_spans_of(a); span++) multiply_span<UNSIGNED>(ring, m, at, d, sums);
+  if constexpr (S::groups == 1) {
+    multiply_alone<S, UNSIGNED>(w8a8_spans_of(a), ring, m, at, sums);
+  } else {
+    span_sums d = {};
+    for (uint32_t span = 0; span < w8a8_spans_of(a); span++) {
+      start_span<S, UNSIGNED>(ring, m, at, d);
+      end_span<S, false>(ring, m, at, d, sums);
+    }
+  }
   if constexpr (GATED)
     run_gated_epilogue(a, item, at.row, sums);
   else
     run_epilogue<Y>(a, item, at.row, sums);
 }
 
-static __device__ __forceinline__ void init_mbarriers(int8_memory &m) {
-  for (uint32_t i = 0; i < STAGES; i++) mbarrier_init(&m.full[i], 2), mbarrier_init(&m.empty[i], WARPS * WARP_ARRIVALS);
-  for (uint32_t i = 0; i < FACTORS; i++)
-    mbarrier_init(&m.factors_full[i], 1), mbarrier_init(&m.factors_empty[i], WARPS * WARP_ARRIVALS);
-  for (uint32_t i = 0; i < GROUPS; i++) mbarrier_init(&m.turn[i], WARPS / GROUPS * WARP_ARRIVALS);
+template <class S>
+static __device__ __forceinline__ void init_mbarriers(int8_memory<S> &m) {
+  for (uint32_t i = 0; i < S::stages; i++)
+    mbarrier_init(&m.full[i], 2), mbarrier_init(&m.empty[i], S::warps * WARP_ARRIVALS);
+  for (uint32_t i = 0; i < S::factor_stages; i++)
+    mbarrier_init(&m.factors_full[i], 1), mbarrier_init(&m.factors_empty[i], S::warps * WARP_ARRIVALS);
+  for (uint32_t i = 0; i < S::groups; i++) mbarrier_init(&m.turn[i], 4 * WARP_ARRIVALS);
   for (uint32_t i = 0; i < SCHEDULER_STAGES; i++)
-    mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], INT8_ITEM_CONSUMERS);
+    mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], S::warps * WARP_ARRIVALS + 3);
   mbarrier_init_fence();
 }
 
 /* GATED: results are act(g) * u, in float. */
-template <bool GATED, class Y, bool UNSIGNED>
-static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __grid_constant__ gemm_args a) {
+template <class S, bool GATED, class Y, bool UNSIGNED>
+static __global__ void __launch_bounds__(S::threads, 1) int8_gemm_kernel(const __grid_constant__ gemm_args a) {
   extern __shared__ __align__(1024) uint8_t ring[]; /* stages; scales and steps */
-  __shared__ int8_memory m;
+  __shared__ int8_memory<S> m;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) init_mbarriers(m);
   __syncthreads();
   launch_dependent_grids();
-  if (group == GROUPS) {
-    setmaxnreg_dec<56>();
+  if (group == S::groups) {
+    if (S::groups == 3) setmaxnreg_dec<56>();
     if (threadIdx.x % 32 != 0) return;
-    uint32_t warp = threadIdx.x / 32 - WARPS;
+    uint32_t warp = threadIdx.x / 32 - S::warps;
     /* No kernel writes weights while steps run, so the columns of items that are no jobs are copied before the wait. */
     if (a.jobs != NULL || warp % 2 == 1) wait_for_prior_grids();
     if (warp == 0 && is_wide(a)) schedule_wide_items(a, m);
     if (warp == 0 && !is_wide(a)) schedule_items(a, m, a.job_rows, pairs_of(a), 1);
     if (warp == 1) produce_rows(a, ring, m);
     if (warp == 2) produce_columns(a, ring, m);
-    if (warp == 3) produce_scales(a, ring + STAGES * STAGE_BYTES, m);
+    if (warp == 3) produce_scales(a, ring + S::stages * S::stage, m);
     return;
   }
-  setmaxnreg_inc<152>();
+  if (S::groups == 3) setmaxnreg_inc<152>();
   wait_for_prior_grids();
   const uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-  int8_consumer at = {{0, 0}, {0, 0}, {0, 0}, row, group, group == 0 ? 1u : 0u}; /* the first turn waits for none */
+  int8_consumer at = {{0, 0}, {0, 0}, {0, 0}, row, group, group == 0 ? 1u : 0u, 0}; /* the first turn waits for none */
   pipeline_state item_at = {0, 0};
   for (work_item item; (item = acquire_item(m, item_at, true)).n > 0;) {
-    if (group * GROUP_ROWS < item.n)
-      multiply_item<GATED, Y, UNSIGNED>(a, item, ring, m, at);
+    at.n_groups = (item.n + GROUP_ROWS - 1) / GROUP_ROWS;
+    if (group < at.n_groups)
+      multiply_item<S, GATED, Y, UNSIGNED>(a, item, ring, m, at);
     else
       for (uint32_t span = 0; span < w8a8_spans_of(a); span++) skip_span(ring, m, at);
   }
@@ -417,9 +467,9 @@ bool int8_gemm_has_gated_epilogue(const gemm_args *args) {
 /* Rows of an item without jobs: those with which the multiprocessors are done first, if each takes one item after
  * another. One with work for fewer warpgroups takes less time, but not in proportion. */
 static uint32_t item_rows(const cuda_device *d, const gemm_args *a) {
-  static const uint32_t time[GROUPS + 1] = {0, 12, 18, 23}; /* of one relative to the others, by its groups */
-  uint32_t best = GROUPS, least = UINT32_MAX;
-  for (uint32_t groups = GROUPS; groups > 0; groups--) {
+  static const uint32_t time[GROUPS_MAX + 1] = {0, 12, 18, 23}; /* of one relative to the others, by its groups */
+  uint32_t best = GROUPS_MAX, least = UINT32_MAX;
+  for (uint32_t groups = GROUPS_MAX; groups > 0; groups--) {
     const uint32_t n_items = pairs_of(*a) * cuda_ceil(a->n_rows, groups * GROUP_ROWS);
     const uint32_t work = cuda_ceil(n_items, d->n_multiprocessors) * time[groups];
     if (work < least) best = groups, least = work;
@@ -428,39 +478,54 @@ static uint32_t item_rows(const cuda_device *d, const gemm_args *a) {
 }
 
 /* a NULL: sets the kernel up. */
-template <bool GATED, class Y, bool UNSIGNED>
-static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
-  auto kernel = int8_gemm_kernel<GATED, Y, UNSIGNED>;
+template <int G, bool GATED, class Y, bool UNSIGNED>
+static weft_status launch_shape(cuda_device *d, const gemm_args *a) {
+  using S = int8_shape<G>;
+  auto kernel = int8_gemm_kernel<S, GATED, Y, UNSIGNED>;
   if (a == NULL) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, INT8_BYTES);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
     return cuda_judge(d, error, "setting up products of integers");
   }
-  gemm_args own = *a;
-  if (a->jobs == NULL) own.job_rows = item_rows(d, a);
-  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, own.job_rows);
+  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, S::rows);
   uint64_t n_items = n_jobs * pairs_of(*a);
   uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
   if (a->jobs == NULL && a->n_rows <= EARLY_ROWS)
-    cuda_start(d, kernel, n_blocks, THREADS, INT8_BYTES, own);
+    cuda_start(d, kernel, n_blocks, S::threads, S::bytes, *a);
   else /* blocks that start before the kernel before has ended would crowd each other */
-    kernel<<<n_blocks, THREADS, INT8_BYTES, d->stream>>>(own);
+    kernel<<<n_blocks, S::threads, S::bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of integers");
+}
+
+/* A product without jobs, with the rows of an item that suit it. a NULL: sets the kernels up. */
+template <bool GATED>
+static weft_status launch_dense(cuda_device *d, const gemm_args *a) {
+  if (a == NULL) {
+    weft_status status = launch_shape<1, GATED, float, false>(d, NULL);
+    if (status == WEFT_OK) status = launch_shape<2, GATED, float, false>(d, NULL);
+    return status == WEFT_OK ? launch_shape<3, GATED, float, false>(d, NULL) : status;
+  }
+  gemm_args own = *a;
+  own.job_rows = item_rows(d, a);
+  return own.job_rows == GROUP_ROWS       ? launch_shape<1, GATED, float, false>(d, &own)
+         : own.job_rows == 2 * GROUP_ROWS ? launch_shape<2, GATED, float, false>(d, &own)
+                                          : launch_shape<3, GATED, float, false>(d, &own);
 }
 
 weft_status int8_gemm(cuda_device *d, const gemm_args *args) {
   if (int8_jobs_takes(args)) return int8_jobs(d, args);
-  return args->gated       ? launch_gemm<true, float, false>(d, args)
-         : args->y_is_bf16 ? launch_gemm<false, __nv_bfloat16, false>(d, args)
-                           : launch_gemm<false, float, false>(d, args);
+  if (args->jobs == NULL) return args->gated ? launch_dense<true>(d, args) : launch_dense<false>(d, args);
+  return args->gated       ? launch_shape<3, true, float, false>(d, args)
+         : args->y_is_bf16 ? launch_shape<3, false, __nv_bfloat16, false>(d, args)
+                           : launch_shape<3, false, float, false>(d, args);
 }
 
 weft_status int8_gemm_unsigned(cuda_device *d, const gemm_args *args) {
-  return launch_gemm<false, float, true>(d, args);
+  return launch_shape<3, false, float, true>(d, args);
 }
 
 weft_status int8_gemm_setup(cuda_device *d) {
-  weft_status status = launch_gemm<true, float, false>(d, NULL);
-  if (status == WEFT_OK) status = launch_gemm<false, __nv_bfloat16, false>(d, NULL);
-  if (status == WEFT_OK) status = launch_gemm<false, float, true>(d, NULL);
-  return status == WEFT_OK ? launch_gemm<false, float, false>(d, NULL) : status;
+  weft_status status = launch_dense<true>(d, NULL);
+  if (status == WEFT_OK) status = launch_dense<false>(d, NULL);
+  if (status == WEFT_OK) status = launch_shape<3, false, __nv_bfloat16, false>(d, NULL);
+  return status == WEFT_OK ? launch_shape<3, false, float, true>(d, NULL) : status;
 }

@@ -58,6 +58,13 @@ typedef struct permute_args {
   uint32_t n_units, from_tiles, to_tiles;
 } permute_args;
 
+/* How many jobs n rows of an expert make: in the lower half of the word if there are more rows than half a job has,
+ * else in the upper half. Jobs of the first kind come first: they take longer, so what is left over at the end is
+ * short. */
+static __device__ __forceinline__ uint32_t jobs_of(uint32_t n, uint32_t rows) {
+  return (n + rows - 1) / rows << (n > rows / 2 ? 0 : 16);
+}
+
 /* The scan over experts: one warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e
  * in the rows before the block's, as count[e] does those of the other rows, becomes the place of the block's first
  * pair of e. The first block also makes the jobs. */
@@ -69,7 +76,7 @@ static __device__ __forceinline__ void scan_experts(const permute_args &g, const
     places += (n + 7) / 8 * 8;
 #pragma unroll
     for (uint32_t l = 0; l < LISTS; l++)
-      if (g.list[l].rows > 0) jobs[l] += (n + g.list[l].rows - 1) / g.list[l].rows;
+      if (g.list[l].rows > 0) jobs[l] += jobs_of(n, g.list[l].rows);
   }
   uint32_t at = places, job[LISTS] = {jobs[0], jobs[1]};
 #pragma unroll
@@ -83,10 +90,13 @@ static __device__ __forceinline__ void scan_experts(const permute_args &g, const
     }
   }
   at -= places;
+  uint32_t next[LISTS][2]; /* job of an expert with many rows, with few */
 #pragma unroll
   for (uint32_t l = 0; l < LISTS; l++) {
-    if (blockIdx.x == 0 && lane == 31 && g.list[l].rows > 0) *g.list[l].n = min(job[l], g.list[l].most);
+    const uint32_t all = __shfl_sync(0xFFFFFFFFu, job[l], 31), n_long = all & 0xFFFFu;
+    if (blockIdx.x == 0 && lane == 31 && g.list[l].rows > 0) *g.list[l].n = min(n_long + (all >> 16), g.list[l].most);
     job[l] -= jobs[l];
+    next[l][0] = job[l] & 0xFFFFu, next[l][1] = n_long + (job[l] >> 16);
   }
   for (uint32_t e = first; e < end; e++) {
     uint32_t n = begin[e] + count[e];
@@ -95,8 +105,9 @@ static __device__ __forceinline__ void scan_experts(const permute_args &g, const
     for (uint32_t l = 0; l < LISTS; l++) {
       const job_list &list = g.list[l];
       if (blockIdx.x != 0 || list.rows == 0) continue;
-      for (uint32_t j = 0; j < n && job[l] < list.most; j += list.rows)
-        list.jobs[job[l]++] = {e, at + j, min(list.rows, n - j)};
+      uint32_t &to = next[l][n > list.rows / 2 ? 0 : 1];
+      for (uint32_t j = 0; j < n && to < list.most; j += list.rows)
+        list.jobs[to++] = {e, at + j, min(list.rows, n - j)};
     }
     at += (n + 7) / 8 * 8;
   }
