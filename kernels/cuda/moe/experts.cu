@@ -58,45 +58,43 @@ typedef struct permute_args {
   uint32_t n_units, from_tiles, to_tiles;
 } permute_args;
 
-/* How many jobs n rows of an expert make: in the lower half of the word if there are more rows than half a job has,
- * else in the upper half. Jobs of the first kind come first: they take longer, so what is left over at the end is
- * short. */
-static __device__ __forceinline__ uint32_t jobs_of(uint32_t n, uint32_t rows) {
-  return (n + rows - 1) / rows << (n > rows / 2 ? 0 : 16);
+/* Whether the jobs of an expert with n rows are in the first part of a list: those of experts with more rows than half
+ * a job, which take longer, so that what is left over at the end is short. */
+static __device__ __forceinline__ bool comes_first(uint32_t n, const job_list &list) {
+  return n > list.rows / 2;
 }
 
 /* The scan over experts: one warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e
  * in the rows before the block's, as count[e] does those of the other rows, becomes the place of the block's first
  * pair of e. The first block also makes the jobs. */
 static __device__ __forceinline__ void scan_experts(const permute_args &g, const uint32_t *count, uint32_t *begin) {
-  uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs[LISTS] = {};
+  uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs[LISTS][2] = {};
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
   for (uint32_t e = first; e < end; e++) {
     uint32_t n = begin[e] + count[e];
     places += (n + 7) / 8 * 8;
 #pragma unroll
     for (uint32_t l = 0; l < LISTS; l++)
-      if (g.list[l].rows > 0) jobs[l] += jobs_of(n, g.list[l].rows);
+      if (g.list[l].rows > 0)
+        (comes_first(n, g.list[l]) ? jobs[l][0] : jobs[l][1]) += (n + g.list[l].rows - 1) / g.list[l].rows;
   }
-  uint32_t at = places, job[LISTS] = {jobs[0], jobs[1]};
+  uint32_t at = places, job[LISTS][2] = {{jobs[0][0], jobs[0][1]}, {jobs[1][0], jobs[1][1]}};
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     uint32_t p = __shfl_up_sync(0xFFFFFFFFu, at, step);
     if (lane >= step) at += p;
 #pragma unroll
-    for (uint32_t l = 0; l < LISTS; l++) {
-      uint32_t j = __shfl_up_sync(0xFFFFFFFFu, job[l], step);
-      if (lane >= step) job[l] += j;
+    for (uint32_t l = 0; l < 2 * LISTS; l++) {
+      uint32_t j = __shfl_up_sync(0xFFFFFFFFu, job[l / 2][l % 2], step);
+      if (lane >= step) job[l / 2][l % 2] += j;
     }
   }
   at -= places;
-  uint32_t next[LISTS][2]; /* job of an expert with many rows, with few */
 #pragma unroll
   for (uint32_t l = 0; l < LISTS; l++) {
-    const uint32_t all = __shfl_sync(0xFFFFFFFFu, job[l], 31), n_long = all & 0xFFFFu;
-    if (blockIdx.x == 0 && lane == 31 && g.list[l].rows > 0) *g.list[l].n = min(n_long + (all >> 16), g.list[l].most);
-    job[l] -= jobs[l];
-    next[l][0] = job[l] & 0xFFFFu, next[l][1] = n_long + (job[l] >> 16);
+    const uint32_t n_long = __shfl_sync(0xFFFFFFFFu, job[l][0], 31);
+    if (blockIdx.x == 0 && lane == 31 && g.list[l].rows > 0) *g.list[l].n = min(n_long + job[l][1], g.list[l].most);
+    job[l][0] -= jobs[l][0], job[l][1] += n_long - jobs[l][1];
   }
   for (uint32_t e = first; e < end; e++) {
     uint32_t n = begin[e] + count[e];
@@ -105,9 +103,11 @@ static __device__ __forceinline__ void scan_experts(const permute_args &g, const
     for (uint32_t l = 0; l < LISTS; l++) {
       const job_list &list = g.list[l];
       if (blockIdx.x != 0 || list.rows == 0) continue;
-      uint32_t &to = next[l][n > list.rows / 2 ? 0 : 1];
+      const bool is_first = comes_first(n, list);
+      uint32_t to = is_first ? job[l][0] : job[l][1];
       for (uint32_t j = 0; j < n && to < list.most; j += list.rows)
         list.jobs[to++] = {e, at + j, min(list.rows, n - j)};
+      (is_first ? job[l][0] : job[l][1]) = to;
     }
     at += (n + 7) / 8 * 8;
   }
