@@ -43,8 +43,8 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      DECODE_TILES_FLOATS,
      head_soften,
      NULL,
-     route_product,
-     route_product_scratch,
+     route_portable,
+     route_portable_scratch,
      cuda_sample},
 };
 

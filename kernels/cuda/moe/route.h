@@ -12,11 +12,17 @@ weft_status route_setup(cuda_device *d);
 /* route by a product, then a choice (route.cu). */
 uint64_t route_product_scratch(weft_device *device, const weft_route_args *args);
 weft_status route_product(weft_device *device, const weft_route_args *args);
-/* Routers of many rows (route_gemm.cu), of at most 128 experts and whole fours of inputs. */
+/* Routers of many rows (route_gemm.cu). route_gemm_suits: whether a router is one for them, of F32 weights, at most 128
+ * experts and whole fours of inputs that may be read at once. */
 enum { ROUTE_GEMM_ROWS = 640 /* from so many on */ };
+bool route_gemm_suits(const weft_route_args *args);
 weft_status route_gemm_setup(cuda_device *d);
 uint64_t route_gemm_scratch(const weft_route_args *args);
 weft_status route_gemm(cuda_device *d, const weft_route_args *args, const float *weights);
+
+/* The route of the portable set (portable/route.cu). */
+uint64_t route_portable_scratch(weft_device *device, const weft_route_args *args);
+weft_status route_portable(weft_device *device, const weft_route_args *args);
 
 /* The tree, over the lanes of a warp: neighbours first. */
 static __device__ __forceinline__ float sum_of_chains(float v) {

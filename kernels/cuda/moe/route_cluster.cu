@@ -165,14 +165,8 @@ static uint64_t part_bytes(uint32_t n_in, uint32_t rows) {
   return (uint64_t)(ROUTER_EXPERTS + 2 * rows) * part_stride(n_in) * sizeof(float4);
 }
 
-/* Whether the blocks of a cluster have room for all experts, and may read four numbers at once. */
-static bool suits_cluster(const weft_route_args *args) {
-  return args->router->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
-         args->router->n_in % 4 == 0 && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
-}
-
 static bool takes_parts(const weft_route_args *args) {
-  return suits_cluster(args) && part_bytes(args->router->n_in, PART_ROWS) <= PART_BYTES;
+  return route_gemm_suits(args) && part_bytes(args->router->n_in, PART_ROWS) <= PART_BYTES;
 }
 
 static const float *weights_of(const weft_weight *router) {
@@ -238,7 +232,7 @@ weft_status route_setup(cuda_device *d) {
 }
 
 static bool is_one_kernel(const weft_route_args *args) {
-  return suits_cluster(args) && args->n_rows == 1 && args->router->n_in <= 128 * ROUTER_SLOTS;
+  return route_gemm_suits(args) && args->n_rows == 1 && args->router->n_in <= 128 * ROUTER_SLOTS;
 }
 
 weft_status cuda_route(weft_device *device, const weft_route_args *args) {

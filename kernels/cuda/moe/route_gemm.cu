@@ -20,7 +20,12 @@ enum {
   STAGE_BYTES = TILED_STEPS * STEP_BYTES,
   RING_BYTES = TILED_STAGES * STAGE_BYTES,
   TILED_SUMS = TILED_THREAD_ROWS * TILED_EXPERTS / PART_EXPERTS, /* of an item, that a thread ends with */
-  TILED_BYTES = RING_BYTES + 4 * TILED_SUMS * TILED_THREADS
+#ifdef WEFT_CUDA_PORTABLE
+  TILED_PAIRS = 0, /* a block has no memory for sums that it keeps */
+#else
+  TILED_PAIRS = 1,
+#endif
+  TILED_BYTES = RING_BYTES + 4 * TILED_SUMS * TILED_THREADS * TILED_PAIRS
 };
 
 static_assert(TILED_THREADS == TILED_ROWS * PART_CHAINS, "each thread brings one row's chain, and two experts'");
@@ -216,6 +221,11 @@ uint64_t route_gemm_scratch(const weft_route_args *args) {
   return (uint64_t)TILED_PARTS * ROUTER_EXPERTS * sizeof(float) * args->n_rows;
 }
 
+bool route_gemm_suits(const weft_route_args *args) {
+  return args->router->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
+         args->router->n_in % 4 == 0 && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+}
+
 weft_status route_gemm_setup(cuda_device *d) {
   return cuda_judge(d,
                     cudaFuncSetAttribute(route_gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, TILED_BYTES),
@@ -225,7 +235,8 @@ weft_status route_gemm_setup(cuda_device *d) {
 weft_status route_gemm(cuda_device *d, const weft_route_args *args, const float *weights) {
   float *parts = (float *)args->scratch;
   uint32_t n_items = TILED_PARTS * cuda_ceil(args->n_rows, TILED_ROWS), n_blocks = d->n_multiprocessors;
-  bool paired = 2 * cuda_ceil(n_items / 2, n_blocks) == cuda_ceil(n_items, n_blocks); /* as many turns as alone */
+  bool paired = TILED_PAIRS != 0 &&
+                2 * cuda_ceil(n_items / 2, n_blocks) == cuda_ceil(n_items, n_blocks); /* as many turns as alone */
   cuda_start(d, route_gemm_kernel, n_items < n_blocks ? n_items : n_blocks, TILED_THREADS, TILED_BYTES, *args, weights,
              args->router->n_in, paired, parts);
   constexpr int all = TILED_PARTS, half = TILED_PARTS / 2;
