@@ -2,8 +2,8 @@
 /* Attention of the portable set over bf16 keys, for heads of 64, 128, 256 and 512, with mma.sync: flash attention of
  * many queries and flash decoding of up to sixteen, by one text. The numerics are those of attention.cuh.
  *
- *   block     some queries of an item: 64 of them, of heads of 512 it is 32, in decoding 16; of heads of 512 it has
- *             half of the dimensions of out
+ *   block     some queries of an item: 64 of them, of heads of 512 it is 32, in decoding 16; there it has half of the
+ *             dimensions of out of such heads, so that there are more blocks
  *   stages    a ring of 16 KiB each, which all threads copy (tile.cuh): of every tile of 128 keys first the keys, 64
  *             dimensions at a time, then the values, some keys at a time
  *   warps     ROWS groups of them share the queries, 16 M each; in a group a warp has an equal share of a tile's keys
@@ -12,14 +12,15 @@
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/portable/tile.cuh"
 
-enum { THREADS = 256, WARPS = 8, PANEL = 64, STAGE_BYTES = TILE * PANEL * 2, NO_PAGE = -1 };
+enum { THREADS = 256, WARPS = 8, PANEL = 64, STAGE_BYTES = TILE * PANEL * 2 };
+enum { KEY_IS_OWN = 1, KEY_IS_UNSEEN = 2, KEY_MARKS = 15 /* in the address of a key, which is a multiple of 16 */ };
 
-/* M: tiles of 16 queries of a warp. ROWS: groups of warps. */
-template <int D_, int M_, int ROWS_, int STAGES_>
+/* M: tiles of 16 queries of a warp. ROWS: groups of warps. DIMS: dimensions of out that a block has, at most. */
+template <int D_, int M_, int ROWS_, int STAGES_, int DIMS = 256>
 struct attention_shape {
   static constexpr int D = D_, M = M_, ROWS = ROWS_, STAGES = STAGES_;
   static constexpr int queries = 16 * M * ROWS, shares = WARPS / ROWS; /* warps of a group */
-  static constexpr int dims = D < 256 ? D : 256, slices = D / dims;    /* of out, in a block */
+  static constexpr int dims = D < DIMS ? D : DIMS, slices = D / dims;  /* of out, in a block */
   static constexpr int key_stages = D / PANEL, value_stages = dims / PANEL, value_keys = TILE / value_stages;
   static constexpr int own_keys = TILE / shares, n_keys = own_keys / 8; /* of a warp; in eights */
   static constexpr int own_dims = dims / shares, n_dims = own_dims / 8;
@@ -32,7 +33,7 @@ struct attention_memory {
   uint8_t q[S::queries * S::row_bytes];         /* 16-byte pieces exchanged by row % 8 */
   uint8_t weight[S::queries * S::weight_bytes]; /* likewise */
   float most[S::shares][S::queries];            /* of a warp's keys */
-  int32_t page[2][TILE];                        /* of the keys of the tile that is copied, and of the next one */
+  uint64_t key[2][TILE]; /* addresses, with marks, of the keys of the tile that is copied, and of the next one */
 };
 
 template <class S>
@@ -48,48 +49,55 @@ struct attention_block {
 
 /* The stage that is copied next: stage `stage` of the tile from position `base` on. */
 typedef struct copy_place {
-  uint32_t base, stage, slot, parity; /* parity: which half of `page` has the tile's */
+  uint32_t base, stage, slot, parity; /* parity: which half of `key` has the tile's */
 } copy_place;
 
-/* Looks up the pages of a tile's keys; those that no query of the block sees have none. */
+/* Finds the keys of a tile, once for all its stages; those that no query of the block sees are nowhere. */
 template <class S>
 static __device__ __forceinline__ void look_up(const attention_kernel_args &k, const attention_block<S> &b,
                                                uint32_t base, uint32_t parity) {
-  uint32_t position = base + threadIdx.x;
+  const weft_attention_args &a = k.op;
+  uint32_t position = base + threadIdx.x, block = 1u << k.block_shift;
   if (threadIdx.x >= TILE) return;
-  bool seen = position >= b.first && position < b.end;
-  b.m->page[parity][threadIdx.x] = seen ? (int32_t)page_of_key(b.segment, k.block_shift, position) : NO_PAGE;
+  uint64_t key = (uint64_t)a.kv.base | KEY_IS_UNSEEN;
+  if (position >= b.first && position < b.end && is_own_key(b.segment, position)) {
+    uint64_t row = (uint64_t)(b.segment.first_row - a.own_first) + (position - b.segment.kv_len);
+    key = ((uint64_t)a.own_k + (row * a.kv.n_kv_heads + b.kv_head) * (2 * S::D)) | KEY_IS_OWN;
+  } else if (position >= b.first && position < b.end) {
+    uint64_t page = page_of_key(b.segment, k.block_shift, position);
+    key = (uint64_t)a.kv.base + a.kv.k_offset + page * a.kv.page_bytes +
+          (b.kv_head * block + (position & (block - 1))) * (2 * S::D);
+  }
+  b.m->key[parity][threadIdx.x] = key;
 }
 
 /* Starts the copies of a stage: KEYS keys from key `first` of the tile on, PIECES pieces of 16 bytes each from byte
- * `offset` of the key or value on. What all keys share is worked out once: this is a large part of what a step of
- * decoding does. */
+ * `offset` of the key or value on. A value lies as far behind its key as all do, in the pool and of one's own. */
 template <int KEYS, int PIECES, class S>
 static __device__ __forceinline__ void copy_part(const attention_kernel_args &k, const attention_block<S> &b,
                                                  const copy_place &at, uint32_t first, bool is_value, uint32_t offset) {
   static_assert(KEYS * PIECES * 16 == STAGE_BYTES, "a stage");
+  constexpr uint32_t step = THREADS / PIECES; /* from a key of a thread to its next one */
   const weft_attention_args &a = k.op;
-  uint32_t piece = threadIdx.x % PIECES, to = shared_address(b.m->stage[at.slot]);
-  uint32_t block = 1u << k.block_shift, base = at.base + first;
-  const uint8_t *pool = (const uint8_t *)a.kv.base + (is_value ? a.kv.v_offset : a.kv.k_offset) + offset + piece * 16 +
-                        (uint64_t)(b.kv_head * block) * (2 * S::D);
-  const uint8_t *own = (const uint8_t *)(is_value ? a.own_v : a.own_k) + offset + piece * 16 + b.kv_head * (2 * S::D);
+  uint32_t piece = threadIdx.x % PIECES, own = threadIdx.x / PIECES;
+  uint32_t to = shared_address(b.m->stage[at.slot]);
+  uint64_t further = offset + piece * 16, further_own = further;
+  if (is_value) further += a.kv.v_offset - a.kv.k_offset, further_own += (uint64_t)a.own_v - (uint64_t)a.own_k;
+  const uint64_t *keys = b.m->key[at.parity] + first + own;
+  uint64_t key[KEYS / step];
 #pragma unroll
-  for (uint32_t i = 0; i < KEYS * PIECES / THREADS; i++) {
-    uint32_t key = threadIdx.x / PIECES + i * (THREADS / PIECES), position = base + key;
-    int32_t page = b.m->page[at.parity][first + key];
-    const uint8_t *from = pool + (uint32_t)page * a.kv.page_bytes + (position & (block - 1)) * (2 * S::D);
-    if (is_own_key(b.segment, position)) {
-      uint64_t row = (uint64_t)(b.segment.first_row - a.own_first) + (position - b.segment.kv_len);
-      from = own + row * (a.kv.n_kv_heads * (2 * S::D));
-    }
-    if (page == NO_PAGE) from = (const uint8_t *)a.kv.base;
-    cp_async_16_if(to + key * (PIECES * 16) + (piece ^ (key & 7)) * 16, from, page != NO_PAGE);
+  for (uint32_t i = 0; i < KEYS / step; i++) key[i] = keys[i * step];
+#pragma unroll
+  for (uint32_t i = 0; i < KEYS / step; i++) {
+    uint32_t marks = (uint32_t)key[i] & KEY_MARKS;
+    uint64_t from = key[i] - marks + ((marks & KEY_IS_OWN) != 0 ? further_own : further);
+    uint32_t row = own + i * step, place = row * (PIECES * 16) + (piece ^ (row & 7)) * 16;
+    cp_async_16_if(to + place, (const void *)from, (marks & KEY_IS_UNSEEN) == 0);
   }
 }
 
-/* Copies the next stage, if there is one, and moves on. With a tile's last stage the pages of the next tile are looked
- * up; the barrier of the next ring_step shows them to all threads. */
+/* Copies the next stage, if there is one, and moves on. With a tile's last stage the keys of the next tile are found;
+ * the barrier of the next ring_step shows them to all threads. */
 template <class S>
 static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const attention_block<S> &b,
                                                  copy_place &at) {
@@ -312,7 +320,7 @@ static __device__ __forceinline__ void attend(const attention_kernel_args &k, co
 #pragma unroll 1
   for (uint32_t i = 0; i + 1 < S::STAGES; i++) {
     copy_next(k, b, at);
-    __syncthreads(); /* for the pages of a tile that the ring reaches before the first step */
+    __syncthreads(); /* for the keys of a tile that the ring reaches before the first step */
   }
   float scale = k.op.scale * 1.44269504088896f;
   uint32_t slot = 0;
@@ -392,7 +400,7 @@ weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, u
       start<attention_shape<256, 2, 2, 3>>(d, args, queries);
       break;
     default:
-      start<attention_shape<512, 1, 2, 3>>(d, args, queries);
+      start<attention_shape<512, 1, 2, 3, 512>>(d, args, queries);
       break;
   }
   return cuda_launched(d, "attention");
