@@ -88,16 +88,18 @@ template <class S>
 static __device__ __forceinline__ void store_tile(const gemm_args &a, const gemm_weight &weight, uint32_t tile,
                                                   const tile_item &item, float w_unscale,
                                                   const float (&sums)[S::nt][4]) {
-  uint32_t lane = threadIdx.x % 32, out = tile * 16 + lane / 4;
+  uint32_t lane = threadIdx.x % 32, row = lane % 4 * 2, out = tile * 16 + lane / 4;
+  bool has_low = out < weight.n_out, has_high = out + 8 < weight.n_out;
+  const float *undo = a.x_unscale + item.first + row;
+  float *y = weight.y + (uint64_t)(item.first + row) * weight.y_stride + out;
 #pragma unroll
-  for (uint32_t n = 0; n < S::nt; n++) {
+  for (uint32_t n = 0; n < S::nt; n++, y += 8 * weight.y_stride) {
 #pragma unroll
     for (uint32_t j = 0; j < 2; j++) {
-      uint32_t r = 8 * n + lane % 4 * 2 + j;
-      if (r >= item.n) continue;
-      float undo = a.x_unscale[item.first + r], *y = weight.y + (uint64_t)(item.first + r) * weight.y_stride + out;
-      if (out < weight.n_out) y[0] = __fmul_rn(__fmul_rn(sums[n][j], undo), w_unscale);
-      if (out + 8 < weight.n_out) y[8] = __fmul_rn(__fmul_rn(sums[n][j + 2], undo), w_unscale);
+      if (row + 8 * n + j >= item.n) continue;
+      float by = undo[8 * n + j], *to = y + j * weight.y_stride;
+      if (has_low) to[0] = __fmul_rn(__fmul_rn(sums[n][j], by), w_unscale);
+      if (has_high) to[8] = __fmul_rn(__fmul_rn(sums[n][j + 2], by), w_unscale);
     }
   }
 }
@@ -130,8 +132,10 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
   for (uint32_t unit = 0; unit < a.n_units; unit++) {
     const uint8_t *stage = step();
     bool tail = is_tail_unit_of<T>(a, unit);
-    if (S::few == S::nt || own.n_eights > S::few)
+    if (S::few == S::nt || own.n_eights > S::most_of)
       multiply_stage<T, S, S::nt>(stage, unit, tail, own, powers, sums);
+    else if (S::most_of < S::nt && own.n_eights > S::few)
+      multiply_stage<T, S, S::most_of>(stage, unit, tail, own, powers, sums);
     else
       multiply_stage<T, S, S::few>(stage, unit, tail, own, powers, sums);
     if (--left > 0 && unit + 1 < a.n_units) continue;

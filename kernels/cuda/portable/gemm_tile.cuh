@@ -2,11 +2,12 @@
 /* What the portable GEMM of 16 bits (gemm.cuh) and of 8 bits (w8a8_gemm.cuh) share: the sizes of an item, which items a
  * block takes, and how a stage of packed weights comes into shared memory.
  *
- * A work item is some row tiles of the weights times 8 NT rows. A stage is 128 inputs of it. Each of four warps has an
- * equal part of the row tiles times all rows, so codes are made operands once; with two of them an operand b, which
- * ldmatrix fetches, is used twice.
+ * A work item is some row tiles of the weights times 8 NT rows. A stage is 128 inputs of it. Each warp has an equal
+ * part of the row tiles times all rows, so codes are made operands once; with two of them an operand b, which ldmatrix
+ * fetches, is used twice.
  *
- *   wide    128 outputs x 64 rows, two row tiles to a warp
+ *   wide    128 outputs x 64 rows, two row tiles to a warp; in 8 bits, where making operands takes more time than
+ *           products do, one, so that sixteen warps share a multiprocessor and not eight
  *   narrow   64 outputs x 32 rows, one row tile to a warp: more items, for few rows
  *   thin     64 outputs x 16 rows, the same, with more blocks to a multiprocessor: for jobs of few rows
  *
@@ -16,6 +17,7 @@
 #define WEFT_KERNELS_CUDA_PORTABLE_GEMM_TILE_CUH
 
 #include "kernels/cuda/gemm/call_tiles.cuh"
+#include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/portable/tile.cuh"
 
 enum { TILE_WIDE, TILE_NARROW, TILE_THIN };
@@ -24,14 +26,19 @@ enum { TILE_WIDE, TILE_NARROW, TILE_THIN };
 template <int T, int SIZE, uint32_t X_UNIT>
 struct gemm_tile {
   static constexpr packed_shape f = packed_shape_of(T);
-  static constexpr bool wide = SIZE == TILE_WIDE;
-  static constexpr uint32_t threads = 128, tiles = wide ? 8 : 4, per_warp = tiles / 4; /* row tiles */
-  static constexpr uint32_t fits = wide ? 2 : SIZE == TILE_NARROW ? 4 : 5;             /* on a multiprocessor */
+  static constexpr bool wide = SIZE == TILE_WIDE, eight = X_UNIT == 1024;
+  static constexpr uint32_t tiles = wide ? 8 : 4, per_warp = wide && !eight ? 2 : 1; /* row tiles */
+  static constexpr uint32_t threads = 32 * tiles / per_warp;
+  static constexpr uint32_t fits = wide ? 2 : SIZE == TILE_NARROW ? 4 : eight ? 6 : 5; /* on a multiprocessor */
   static constexpr uint32_t nt = wide ? 8 : SIZE == TILE_NARROW ? 4 : 2, rows = 8 * nt;
-  /* Up to so many eights of rows, an item is multiplied as a smaller one. */
-  static constexpr uint32_t few = nt > 2 ? nt / 2 : nt;
+  /* Up to so many eights of rows, an item is multiplied as a smaller one: half of it, or three quarters. */
+  static constexpr uint32_t few = nt > 2 ? nt / 2 : nt, most_of = nt > 4 ? nt / 4 * 3 : few;
   static constexpr uint32_t w_tile = f.codes + f.high + f.scales, w_stage = tiles * w_tile;
-  static constexpr uint32_t x_stage = nt * X_UNIT, stage = w_stage + x_stage;
+  static constexpr uint32_t of_tile = threads / tiles; /* threads that copy a row tile */
+  static constexpr uint32_t x_stage = nt * X_UNIT;
+  /* In 8 bits the scales of the rows come with a stage, and the steps of the row tiles behind them. */
+  static constexpr uint32_t scales_at = w_stage + x_stage, steps_at = scales_at + nt * 32;
+  static constexpr uint32_t stage = eight ? steps_at + tiles * W8A8_STEPS_BYTES : scales_at;
   static constexpr uint32_t budget = wide ? PORTABLE_SHARED_BYTES_MOST : PORTABLE_SHARED_BYTES_MOST / 2 & ~1023u;
   static constexpr uint32_t most = SIZE == TILE_THIN ? 3 : 4;
   static constexpr uint32_t fit = budget / stage, stages = fit > most ? most : fit, bytes = stages * stage;
@@ -98,72 +105,81 @@ static __device__ __forceinline__ bool is_tail_unit_of(const gemm_args &a, uint3
   return packed_shape_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units;
 }
 
-/* Where the 16 bytes at `at` of a stage of weights lie in the first unit of their row tile. In types with super-blocks
- * a stage has the codes and high bits of half of one, and all its scales. */
-template <int T>
-static __device__ __forceinline__ uint32_t piece_source(uint32_t at) {
-  constexpr packed_shape f = packed_shape_of(T);
-  if (f.unit == 128 || at < f.codes) return at;
-  return at + f.codes + (at < f.codes + f.high ? 0 : f.high);
-}
-
-/* How much further they lie in the second half of a super-block. */
-template <int T>
-static __device__ __forceinline__ uint32_t piece_step(uint32_t at) {
-  constexpr packed_shape f = packed_shape_of(T);
-  return at < f.codes ? f.codes : at < f.codes + f.high ? f.high : 0;
-}
-
-/* The pieces of 16 bytes of a stage of weights that a thread copies, in unit 0 of an item: looked up once for it, since
- * with each stage that would be a large part of what a block does. */
-template <class S>
-struct weight_pieces {
-  static constexpr uint32_t of_tile = S::w_tile / 16, all = S::tiles * of_tile, n = (all + S::threads - 1) / S::threads;
-  const uint8_t *from[n];
-};
-
-template <int T, class S>
-static __device__ __forceinline__ void find_pieces(const gemm_args &a, const tile_item &item, weight_pieces<S> &p) {
+/* Starts the copies of `bytes` bytes of a row tile by the L threads that have it. to and from are a thread's own, 16
+ * bytes behind those of the thread before it: what is added to them is known when this is compiled, and so no
+ * instruction of its own. */
+template <uint32_t L, uint32_t bytes>
+static __device__ __forceinline__ void copy_section(uint32_t to, const uint8_t *from, uint32_t lane) {
 #pragma unroll
-  for (uint32_t i = 0; i < p.n; i++) {
-    uint32_t piece = min(threadIdx.x + i * S::threads, p.all - 1);
-    weight_tile t = find_tile(a, item.tile + piece / p.of_tile);
-    const gemm_weight &weight = a.weight[t.w];
-    uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
-    p.from[i] = weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes + piece_source<T>(piece % p.of_tile * 16);
-  }
-}
-
-/* Starts the copies of unit `unit` of an item's row tiles. */
-template <int T, class S>
-static __device__ __forceinline__ void copy_weights(const gemm_args &a, uint32_t unit, uint8_t *to,
-                                                    const weight_pieces<S> &p) {
-  constexpr packed_shape f = packed_shape_of(T);
-  uint32_t n_bytes = is_tail_unit_of<T>(a, unit) ? S::w_tile / 2 : S::w_tile;
-  uint32_t further = (f.unit == 128 ? unit : unit / 2) * packed_unit_bytes(f);
-#pragma unroll
-  for (uint32_t i = 0; i < p.n; i++) {
-    uint32_t piece = threadIdx.x + i * S::threads, at = piece % p.of_tile * 16;
-    const uint8_t *from = p.from[i] + further;
-    if (f.unit == 256 && unit % 2 != 0) from += piece_step<T>(at);
-    if (piece < p.all && at < n_bytes) cp_async_16(shared_address(to) + piece * 16, from);
-  }
+  for (uint32_t at = 0; at < bytes; at += 16 * L)
+    if (at + 16 * L <= bytes || at + 16 * lane < bytes) cp_async_16(to + at, from + at);
 }
 
 /* The stage that is copied next: unit `unit` of item number `index`, where it exists; and the job of the block's item
  * behind that one, which is loaded an item before it is needed. */
-template <class S>
 struct stage_cursor {
   uint32_t index, unit;
   tile_item item;
   gemm_job next;
-  weight_pieces<S> pieces;
+  const uint8_t *weights, *rows; /* the thread's own bytes: of its row tile's unit 0, and of the stage's rows */
+  int32_t rows_left;             /* bytes of the stage's rows from these on */
+  const uint8_t *scales; /* 8 bits: its 16 bytes of the rows' scales or of the row tiles' steps, in span 0; or NULL */
+  uint32_t scales_step;  /* how far behind those of the next span lie */
 };
 
-/* Goes to the block's first item from number `index` on that has rows. ahead.next: the job of that number. */
+/* Finds the bytes of an item's first stage that a thread copies: threads have a row tile together, and all rows. */
+template <class S, uint32_t X_UNIT>
+static __device__ __forceinline__ void find_bytes(const gemm_args &a, stage_cursor &ahead) {
+  weight_tile t = find_tile(a, ahead.item.tile + threadIdx.x / S::of_tile);
+  const gemm_weight &weight = a.weight[t.w];
+  uint64_t tile = (uint64_t)ahead.item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
+  ahead.weights = weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes + threadIdx.x % S::of_tile * 16;
+  ahead.rows = (const uint8_t *)a.x + (uint64_t)(ahead.item.first / 8) * X_UNIT + threadIdx.x * 16;
+  ahead.rows_left = (int32_t)((ahead.item.n + 7) / 8 * X_UNIT) - (int32_t)threadIdx.x * 16;
+}
+
+/* The scales of the rows are copied by the first warp, the steps of the row tiles by the second one. */
+template <class S>
+static __device__ __forceinline__ void find_scales(const gemm_args &a, stage_cursor &ahead) {
+  uint32_t n_spans = w8a8_spans_of(a), lane = threadIdx.x % 32;
+  ahead.scales = NULL;
+  if (threadIdx.x < 32) {
+    ahead.scales_step = a.x_tiles * 32;
+    if (lane < (ahead.item.n + 7) / 8 * 2)
+      ahead.scales = (const uint8_t *)a.x + w8a8_scales_at(n_spans, a.x_tiles) + ahead.item.first * 4 + lane * 16;
+  } else if (threadIdx.x < 32 + 2 * S::tiles) {
+    weight_tile t = find_tile(a, ahead.item.tile + lane / 2);
+    const gemm_weight &weight = a.weight[t.w];
+    uint64_t tile = (uint64_t)ahead.item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
+    ahead.scales_step = W8A8_STEPS_BYTES;
+    ahead.scales = weight.steps + tile * n_spans * W8A8_STEPS_BYTES + lane % 2 * 16;
+  }
+}
+
+/* Starts the copies of the cursor's weights. In types with super-blocks a stage has the codes and high bits of half of
+ * one, and all its scales. */
 template <int T, class S>
+static __device__ __forceinline__ void copy_weights(const gemm_args &a, uint8_t *stage, const stage_cursor &ahead) {
+  constexpr packed_shape f = packed_shape_of(T);
+  constexpr uint32_t L = S::of_tile;
+  uint32_t lane = threadIdx.x % L, to = shared_address(stage) + threadIdx.x / L * S::w_tile + lane * 16;
+  if constexpr (f.unit == 256) {
+    uint32_t half = ahead.unit % 2;
+    const uint8_t *from = ahead.weights + ahead.unit / 2 * packed_unit_bytes(f);
+    copy_section<L, f.codes>(to, from + half * f.codes, lane);
+    if constexpr (f.high > 0) copy_section<L, f.high>(to + f.codes, from + 2 * f.codes + half * f.high, lane);
+    copy_section<L, f.scales>(to + f.codes + f.high, from + 2 * (f.codes + f.high), lane);
+  } else if (is_tail_unit_of<T>(a, ahead.unit)) {
+    copy_section<L, S::w_tile / 2>(to, ahead.weights + ahead.unit * S::w_tile, lane);
+  } else {
+    copy_section<L, S::w_tile>(to, ahead.weights + ahead.unit * S::w_tile, lane);
+  }
+}
+
+/* Goes to the block's first item from number `index` on that has rows. ahead.next: the job of that number. */
+template <class S, uint32_t X_UNIT>
 static __device__ __forceinline__ void seek_item(const gemm_args &a, const tile_items &items, uint32_t index,
-                                                 stage_cursor<S> &ahead) {
+                                                 stage_cursor &ahead) {
   ahead.unit = 0;
   for (; index < items.n; index += gridDim.x) {
     ahead.item = item_at<S>(items, index, ahead.next);
@@ -171,18 +187,29 @@ static __device__ __forceinline__ void seek_item(const gemm_args &a, const tile_
     if (ahead.item.n > 0) break;
   }
   ahead.index = index;
-  if (index < items.n) find_pieces<T, S>(a, ahead.item, ahead.pieces);
+  if (index < items.n) {
+    find_bytes<S, X_UNIT>(a, ahead);
+    if constexpr (S::eight) find_scales<S>(a, ahead);
+  }
 }
 
 /* Starts the copies of the cursor's stage, as one group, and moves it on. X_UNIT as above. */
 template <int T, class S, uint32_t X_UNIT>
 static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile_items &items, uint8_t *to,
-                                                  stage_cursor<S> &ahead) {
+                                                  stage_cursor &ahead) {
   if (ahead.index < items.n) {
-    copy_weights<T, S>(a, ahead.unit, to, ahead.pieces);
-    const uint8_t *rows = (const uint8_t *)a.x + ((uint64_t)ahead.unit * a.x_tiles + ahead.item.first / 8) * X_UNIT;
-    copy_bytes(to + S::w_stage, rows, (ahead.item.n + 7) / 8 * X_UNIT, threadIdx.x, S::threads);
-    if (++ahead.unit == a.n_units) seek_item<T, S>(a, items, ahead.index + gridDim.x, ahead);
+    copy_weights<T, S>(a, to, ahead);
+    uint32_t rows = shared_address(to) + S::w_stage + threadIdx.x * 16;
+#pragma unroll
+    for (uint32_t at = 0; at < S::x_stage; at += 16 * S::threads)
+      if ((int32_t)at < ahead.rows_left) cp_async_16(rows + at, ahead.rows + at);
+    ahead.rows += (uint64_t)a.x_tiles * X_UNIT;
+    if constexpr (S::eight) {
+      uint32_t own = threadIdx.x < 32 ? S::scales_at + threadIdx.x * 16 : S::steps_at + (threadIdx.x - 32) * 16;
+      const uint8_t *from = ahead.scales + (uint64_t)(ahead.unit / 2) * ahead.scales_step;
+      if (ahead.scales != NULL) cp_async_16(shared_address(to) + own, from);
+    }
+    if (++ahead.unit == a.n_units) seek_item<S, X_UNIT>(a, items, ahead.index + gridDim.x, ahead);
   }
   cp_async_commit();
 }
@@ -192,11 +219,11 @@ static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile
 template <int T, class S, uint32_t X_UNIT, class F>
 static __device__ __forceinline__ void multiply_items(const gemm_args &a, uint8_t *memory, F &&multiply) {
   tile_items items = count_items<S>(a);
-  stage_cursor<S> ahead;
+  stage_cursor ahead;
   uint32_t at = 0;
   if (items.n == 0) return;
   ahead.next = job_at(a, items, blockIdx.x);
-  seek_item<T, S>(a, items, blockIdx.x, ahead);
+  seek_item<S, X_UNIT>(a, items, blockIdx.x, ahead);
   for (uint32_t i = 0; i + 1 < S::stages; i++) copy_stage<T, S, X_UNIT>(a, items, memory + i * S::stage, ahead);
   auto step = [&]() {
     ring_step<S::stages>();

@@ -8,48 +8,25 @@
 #include "kernels/cuda/gemm/w8a8.cuh"
 #include "kernels/cuda/portable/gemm_tile.cuh"
 
-/* A warp's part of an item: row tiles from `tile` on, and all rows, of which n_eights eights exist; its steps and the
- * scales of the rows in the span. */
+/* A warp's part of an item: row tiles from `tile` on, and all rows, of which n_eights eights exist; and its steps in
+ * the span. */
 template <class S>
 struct span_warp {
   uint32_t tile, n_eights;
-  const uint8_t *steps[S::per_warp]; /* of the row tile's span 0 */
-  const float *scales;               /* of the lane's first row, span 0 */
   float step[S::per_warp][2], over[S::per_warp][2];
-  uint32_t next[S::per_warp][2]; /* steps of the span behind it, as they are stored */
-  float2 scale[S::nt];
 };
 
-/* Loads the steps of a span. They are needed at once when it begins, so this is done a span before. */
+/* Opens the span of a stage. */
 template <class S>
-static __device__ __forceinline__ void load_steps(const gemm_args &a, uint32_t span, span_warp<S> &own) {
-  span = min(span, w8a8_spans_of(a) - 1);
-#pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++) {
-    const uint16_t *steps = (const uint16_t *)(const void *)(own.steps[t] + span * W8A8_STEPS_BYTES);
-#pragma unroll
-    for (uint32_t r = 0; r < 2; r++) own.next[t][r] = steps[threadIdx.x % 32 / 4 + 8 * r];
-  }
-}
-
-/* Opens a span, whose steps have been loaded, and loads those of the next one and its own rows' scales: what they are
- * needed for comes later. */
-template <class S>
-static __device__ __forceinline__ void open_span(const gemm_args &a, uint32_t span, span_warp<S> &own) {
+static __device__ __forceinline__ void open_span(const uint8_t *stage, span_warp<S> &own) {
+  const uint16_t *steps = (const uint16_t *)(const void *)(stage + S::steps_at) + own.tile * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) {
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++) {
-      own.step[t][r] = __uint_as_float(own.next[t][r] << 16);
+      own.step[t][r] = __uint_as_float((uint32_t)steps[t * 16 + r * 8] << 16);
       own.over[t][r] = inverse_of(own.step[t][r]);
     }
-  }
-  load_steps(a, span + 1, own);
-#pragma unroll
-  for (uint32_t n = 0; n < S::nt; n++) {
-    own.scale[n] = make_float2(0.0f, 0.0f);
-    if (n < own.n_eights)
-      own.scale[n] = *(const float2 *)(const void *)(own.scales + (uint64_t)span * a.x_tiles * 8 + 8 * n);
   }
 }
 
@@ -86,17 +63,20 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
   }
 }
 
-/* sums += the span's integers times their scales; the integers begin at 0 again. */
+/* sums += the span's integers times their scales, which came with its stage; the integers begin at 0 again. */
 template <class S>
-static __device__ __forceinline__ void scale_sums(const span_warp<S> &own, int32_t (&d)[S::per_warp][S::nt][4],
+static __device__ __forceinline__ void scale_sums(const uint8_t *stage, const span_warp<S> &own,
+                                                  int32_t (&d)[S::per_warp][S::nt][4],
                                                   float (&sums)[S::per_warp][S::nt][4]) {
+  const float2 *scales = (const float2 *)(const void *)(stage + S::scales_at) + threadIdx.x % 4;
 #pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++) {
+  for (uint32_t n = 0; n < S::nt; n++) {
+    float2 rows = scales[4 * n];
 #pragma unroll
-    for (uint32_t n = 0; n < S::nt; n++) {
+    for (uint32_t t = 0; t < S::per_warp; t++) {
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
-        float scale = __fmul_rn(i % 2 == 0 ? own.scale[n].x : own.scale[n].y, own.step[t][i / 2]);
+        float scale = __fmul_rn(i % 2 == 0 ? rows.x : rows.y, own.step[t][i / 2]);
         sums[t][n][i] = __fmaf_rn((float)d[t][n][i], scale, sums[t][n][i]);
         d[t][n][i] = 0;
       }
@@ -104,63 +84,75 @@ static __device__ __forceinline__ void scale_sums(const span_warp<S> &own, int32
   }
 }
 
+/* Two outputs of a row, which lie 8 apart; those that do not exist are not stored. */
+template <class T>
+static __device__ __forceinline__ void store_pair(T *y, float low, float high, bool has_low, bool has_high) {
+  if constexpr (sizeof(T) == 2) {
+    if (has_low) y[0] = __float2bfloat16_rn(low);
+    if (has_high) y[8] = __float2bfloat16_rn(high);
+  } else {
+    if (has_low) y[0] = low;
+    if (has_high) y[8] = high;
+  }
+}
+
 /* Stores a row tile's sums. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. */
-template <class S>
-static __device__ __forceinline__ void store_tile(const gemm_args &a, const tile_item &item, uint32_t own_tile,
+template <class S, class T>
+static __device__ __forceinline__ void store_tile(T *y, uint64_t y_stride, uint32_t n_rows, int32_t n_out, float scale,
                                                   const float (&sums)[S::nt][4]) {
-  weight_tile t = find_tile(a, item.tile + own_tile);
-  const gemm_weight &weight = a.weight[t.w];
-  uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
-  const float scale = scale_of(weight, item.matrix);
+  uint32_t lane = threadIdx.x % 32, row = lane % 4 * 2;
+  bool has_low = (int32_t)(lane / 4) < n_out, has_high = (int32_t)(lane / 4 + 8) < n_out;
+  y += row * y_stride + lane / 4;
 #pragma unroll
-  for (uint32_t n = 0; n < S::nt; n++) {
+  for (uint32_t n = 0; n < S::nt; n++, y += 8 * y_stride) {
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      uint32_t r = 8 * n + lane % 4 * 2 + i % 2, column = out + i / 2 * 8;
-      if (r >= item.n || column >= weight.n_out) continue;
-      uint64_t at = (uint64_t)(item.first + r) * weight.y_stride + column;
-      float value = __fmul_rn(sums[n][i], scale);
-      if (a.y_is_bf16)
-        ((__nv_bfloat16 *)(void *)weight.y)[at] = __float2bfloat16_rn(value);
-      else
-        weight.y[at] = value;
+    for (uint32_t j = 0; j < 2; j++) {
+      bool is_row = row + 8 * n + j < n_rows;
+      store_pair(y + j * y_stride, __fmul_rn(sums[n][j], scale), __fmul_rn(sums[n][j + 2], scale), has_low && is_row,
+                 has_high && is_row);
     }
   }
 }
 
+template <class S>
+static __device__ __forceinline__ void store_tile_of(const gemm_args &a, const tile_item &item, uint32_t own_tile,
+                                                     const float (&sums)[S::nt][4]) {
+  weight_tile t = find_tile(a, item.tile + own_tile);
+  const gemm_weight &weight = a.weight[t.w];
+  int32_t n_out = (int32_t)weight.n_out - (int32_t)(t.tile * 16);
+  uint64_t at = (uint64_t)item.first * weight.y_stride + t.tile * 16;
+  float scale = scale_of(weight, item.matrix);
+  if (a.y_is_bf16)
+    store_tile<S>((__nv_bfloat16 *)(void *)weight.y + at, weight.y_stride, item.n, n_out, scale, sums);
+  else
+    store_tile<S>(weight.y + at, weight.y_stride, item.n, n_out, scale, sums);
+}
+
 template <int T, class S, class F>
 static __device__ __forceinline__ void multiply_item(const gemm_args &a, const tile_item &item, F &&step) {
-  uint32_t n_spans = w8a8_spans_of(a);
   span_warp<S> own;
   own.tile = threadIdx.x / 32 * S::per_warp, own.n_eights = (item.n + 7) / 8;
-  own.scales = (const float *)(const void *)((const uint8_t *)a.x + w8a8_scales_at(n_spans, a.x_tiles)) + item.first +
-               threadIdx.x % 4 * 2;
-#pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++) {
-    weight_tile c = find_tile(a, item.tile + own.tile + t);
-    uint64_t tile = (uint64_t)item.matrix * a.weight[c.w].n_tiles + min(c.tile, a.weight[c.w].n_tiles - 1);
-    own.steps[t] = a.weight[c.w].steps + tile * n_spans * W8A8_STEPS_BYTES;
-  }
-  load_steps(a, 0, own);
   float sums[S::per_warp][S::nt][4] = {};
   int32_t d[S::per_warp][S::nt][4] = {};
 #pragma unroll 1
   for (uint32_t unit = 0; unit < a.n_units; unit++) {
-    if (unit % 2 == 0) open_span(a, unit / 2, own);
     const uint8_t *stage = step();
     bool tail = is_tail_unit_of<T>(a, unit);
-    if (S::few == S::nt || own.n_eights > S::few)
+    if (unit % 2 == 0) open_span(stage, own);
+    if (S::few == S::nt || own.n_eights > S::most_of)
       multiply_stage<T, S, S::nt>(stage, unit, tail, own, d);
+    else if (S::most_of < S::nt && own.n_eights > S::few)
+      multiply_stage<T, S, S::most_of>(stage, unit, tail, own, d);
     else
       multiply_stage<T, S, S::few>(stage, unit, tail, own, d);
-    if (unit % 2 == 1 || unit + 1 == a.n_units) scale_sums(own, d, sums);
+    if (unit % 2 == 1 || unit + 1 == a.n_units) scale_sums(stage, own, d, sums);
   }
 #pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++) store_tile<S>(a, item, own.tile + t, sums[t]);
+  for (uint32_t t = 0; t < S::per_warp; t++) store_tile_of<S>(a, item, own.tile + t, sums[t]);
 }
 
 template <int T, int SIZE>
-static __global__ void __launch_bounds__(128, SIZE == TILE_THIN ? 5 : 1)
+static __global__ void __launch_bounds__(gemm_tile<T, SIZE, 1024>::threads, gemm_tile<T, SIZE, 1024>::fits)
     w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
   launch_dependents_and_wait();
   using S = gemm_tile<T, SIZE, 1024>;
