@@ -238,16 +238,18 @@ static void test_far_scales(void **state) {
   memory_free(x);
 }
 
-/* Three weights of three types, strides wider than rows: what lies between rows stays as it was. */
-static void weights_at_once(weft_device *device, const weft_type types[3], const uint32_t n_out[3], uint32_t n_rows) {
-  enum { N_IN = 256, GAP = 7, X_STRIDE = N_IN + 3 };
-  buffer x = buffer_new((size_t)n_rows * X_STRIDE * sizeof(float)), y[3];
-  for (uint32_t r = 0; r < n_rows; r++) fill_normal((float *)x.data + r * X_STRIDE, N_IN, 300 + r);
-  weft_matmul_args args = {.x = x.data, .n_rows = n_rows, .n_weights = 3, .x_stride = X_STRIDE};
+/* Three weights, strides wider than rows: what lies between rows stays as it was. */
+static void weights_at_once(weft_device *device, const weft_type types[3], const uint32_t n_out[3], uint32_t n_rows,
+                            uint32_t n_in, uint32_t x_gap) {
+  enum { GAP = 7 };
+  uint64_t x_stride = n_in + x_gap;
+  buffer x = buffer_new(n_rows * x_stride * sizeof(float)), y[3];
+  for (uint32_t r = 0; r < n_rows; r++) fill_normal((float *)x.data + r * x_stride, n_in, 300 + r);
+  weft_matmul_args args = {.x = x.data, .n_rows = n_rows, .n_weights = 3, .x_stride = x_stride};
   weft_weight weight[3];
   stored s[3];
   for (uint32_t w = 0; w < 3; w++) {
-    s[w] = stored_new(types[w], 1, n_out[w], N_IN, 40 + w);
+    s[w] = stored_new(types[w], 1, n_out[w], n_in, 40 + w);
     weight[w] = upload(device, &s[w]);
     y[w] = buffer_new((size_t)n_rows * (n_out[w] + GAP) * sizeof(float));
     args.weight[w] = &weight[w];
@@ -256,7 +258,7 @@ static void weights_at_once(weft_device *device, const weft_type types[3], const
   }
   RUN_OP(matmul, device, &args);
   for (uint32_t w = 0; w < 3; w++) {
-    buffer alone = product(device, &weight[w], x.data, X_STRIDE, n_rows);
+    buffer alone = product(device, &weight[w], x.data, x_stride, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
       const float *row = (const float *)y[w].data + r * args.y_stride[w];
       assert_same("three weights", "cpu", "a row", row, (float *)alone.data + r * n_out[w], n_out[w] * sizeof(float));
@@ -270,14 +272,22 @@ static void weights_at_once(weft_device *device, const weft_type types[3], const
   buffer_free(&x);
 }
 
-/* Few rows, and many of types that a card with integers multiplies in one product, with an odd number of blocks of 64
- * outputs. */
+/* Three types of few rows, and many of types that a card with integers multiplies in one product, with an odd number
+ * of blocks of 64 outputs; and two types that a card has one kernel for, of up to 8 rows that it quantises or not. */
 static void three_weights(weft_device *device) {
   static const weft_type few[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K},
-                         many[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K};
+                         many[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K},
+                         pairs[2][3] = {{WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q6_K},
+                                        {WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K, WEFT_TYPE_Q4_K}};
   static const uint32_t few_out[3] = {48, 5, 33}, many_out[3] = {200, 130, 70};
-  weights_at_once(device, few, few_out, 19);
-  weights_at_once(device, many, many_out, 600);
+  weights_at_once(device, few, few_out, 19, 256, 3);
+  weights_at_once(device, many, many_out, 600, 256, 3);
+  for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t n_rows = 1; n_rows <= 8; n_rows += i == 0 ? 2 : 7) {
+      weights_at_once(device, pairs[i], few_out, n_rows, 768, 4);
+      weights_at_once(device, pairs[i], few_out, n_rows, 768, 3);
+    }
+  }
 }
 
 static void test_three_weights(void **state) {

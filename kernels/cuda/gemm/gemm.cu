@@ -238,6 +238,22 @@ static prologue_args rows_of(const weft_matmul_args *args, const prologue_args *
   return rows;
 }
 
+/* Multiplies by a run of weights and, where there is a kernel for both, by the one behind it too, which begins at *w
+ * and has the same rows. */
+static weft_status multiply_run(cuda_device *d, const weft_matmul_args *args, const gemm_args *a, bool is_tiled,
+                                bool w8a8_tiled, uint32_t *w) {
+  if (*w == args->n_weights) return gemm(d, a);
+  uint32_t after = *w;
+  gemm_args b = args_of_run(args, is_tiled, w8a8_tiled, &after);
+  b.raw = a->raw;
+  b.x = a->x;
+  b.x_unscale = a->x_unscale;
+  b.x_tiles = a->x_tiles;
+  if (!w8a8_gemv_pairs(a, &b) || d->lost) return gemm(d, a);
+  *w = after;
+  return w8a8_gemv_pair(d, a, &b);
+}
+
 /* The products of a matmul. *gated: they were gated too, as their activation says. */
 static weft_status run_products(cuda_device *d, const weft_matmul_args *args, const prologue_args *gate, bool *gated) {
   uint32_t n_in = args->weight[0]->n_in, n_tiles = 0;
@@ -290,7 +306,7 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
     a.gated = *gated = args->activation != 0 && a.n_weights == 2 && operand != OPERAND_F32 &&
                        (!a.is_tiled || gemm_has_gated_epilogue(d, &a));
     is_there = a.raw.x != NULL || is_narrow; /* both wait for their rows before they let another start */
-    if (status == WEFT_OK) status = gemm(d, &a);
+    if (status == WEFT_OK) status = multiply_run(d, args, &a, is_tiled, w8a8_tiled, &w);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
