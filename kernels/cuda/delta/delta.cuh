@@ -26,19 +26,19 @@ typedef struct delta_piece {
   const uint32_t *pages; /* where it is written, or NULL */
 } delta_piece;
 
-/* A short segment and its first piece. */
+/* A segment that is not long, and its first piece. */
 typedef struct delta_short {
   delta_segment segment;
   delta_piece piece;
 } delta_short;
 
-/* The tables of a call, on the device. */
+/* The tables of a call, on the device. A short segment has several rows, those of one row are apart. */
 typedef struct delta_tables {
   const delta_segment *segment;
   const delta_piece *piece;
-  const delta_short *short_segment;
+  const delta_short *short_segment, *one;
   const uint32_t *long_segment, *long_piece; /* segments and their pieces */
-  uint32_t n_segments, n_pieces, n_short, n_long, n_long_pieces;
+  uint32_t n_segments, n_pieces, n_one, n_short, n_long, n_long_pieces;
   bool short_crosses; /* some piece of a short segment crosses a border */
 } delta_tables;
 
@@ -110,25 +110,33 @@ static __device__ __forceinline__ void delta_add_decays(float *total, uint32_t n
   }
 }
 
-/* Norm and gate of a head's results of row r, by a warp. STEPS: at most 32 STEPS dimensions. */
+/* Norm and gate of a head's results, by a warp. STEPS: at most 32 STEPS dimensions. */
 template <int STEPS>
-static __device__ __forceinline__ void delta_norm_row(const weft_delta_rule_args &a, const float *from, uint64_t r,
-                                                      uint32_t head) {
-  uint32_t lane = threadIdx.x % 32, dim = a.view.dim;
-  float *out = a.out + r * a.out_stride + head * dim, x[STEPS], sum = 0.0f;
-  const float *z = a.z + r * a.z_stride + head * dim;
+static __device__ __forceinline__ void delta_norm_head(const float *from, const float *z, const float *norm,
+                                                       uint32_t dim, float eps, float *out) {
+  uint32_t lane = threadIdx.x % 32;
+  float x[STEPS], sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     uint32_t c = lane + 32 * i;
     x[i] = c < dim ? from[c] : 0.0f;
     sum = __fmaf_rn(x[i], x[i], sum);
   }
-  float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)dim), a.eps)));
+  float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)dim), eps)));
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     uint32_t c = lane + 32 * i;
-    if (c < dim) out[c] = __fmul_rn(__fmul_rn(__fmul_rn(x[i], factor), a.norm[c]), delta_silu(z[c]));
+    if (c < dim) out[c] = __fmul_rn(__fmul_rn(__fmul_rn(x[i], factor), norm[c]), delta_silu(z[c]));
   }
+}
+
+/* That of row r, in the rule's arguments. */
+template <int STEPS>
+static __device__ __forceinline__ void delta_norm_row(const weft_delta_rule_args &a, const float *from, uint64_t r,
+                                                      uint32_t head) {
+  uint32_t dim = a.view.dim;
+  delta_norm_head<STEPS>(from, a.z + r * a.z_stride + head * dim, a.norm, dim, a.eps,
+                         a.out + r * a.out_stride + head * dim);
 }
 
 /* The norm and gate of all rows, whose results lie in args->out (delta_rule.cu). */
@@ -139,5 +147,10 @@ bool delta_tiles_takes(const weft_delta_view *view);
 uint64_t delta_tiles_scratch(const weft_delta_rule_args *args);
 weft_status delta_tiles(cuda_device *d, const weft_delta_rule_args *args, const delta_tables *tables);
 cudaError_t delta_tiles_setup(void);
+
+/* That of segments of one row (delta_one.cu), in a view that delta_tiles_takes. */
+bool delta_one_takes(const weft_delta_view *view);
+void delta_one(cuda_device *d, const weft_delta_rule_args *args, const delta_tables *tables, bool norms);
+cudaError_t delta_one_setup(void);
 
 #endif

@@ -11,14 +11,15 @@ enum {
   DELTA_ROWS_WARPS = 4,
   DELTA_RUN = 8,         /* rows of a warp, in calls of many rows */
   DELTA_PAIRS_FROM = 48, /* rows of a call from which on a warp has two */
-  DELTA_RUNS_FROM = 256
+  DELTA_RUNS_FROM = 256,
+  ONE_ROW_BLOCKS = 8 /* on a multiprocessor */
 };
 
 /* The tables on the host, as they will lie on the device. */
 typedef struct host_tables {
   delta_segment *segment;
   delta_piece *piece;
-  delta_short *short_segment;
+  delta_short *short_segment; /* at its end those of one row, the last one first */
   uint32_t *long_segment, *long_piece;
 } host_tables;
 
@@ -47,16 +48,18 @@ static void fill_tables(const weft_delta_view *view, const weft_delta_segment *s
     to->segment[s] = {from->first_row,          from->n_rows, from->kv_len, first,
                       count_pieces(view, from), from->table,  from->state};
     fill_pieces(view, from, s, to->piece + first, &write, &n_writes);
-    if (from->n_rows < DELTA_LONG_ROWS)
+    if (from->n_rows == 1)
+      to->short_segment[out->n_segments - ++out->n_one] = {to->segment[s], to->piece[first]};
+    else if (from->n_rows < DELTA_LONG_ROWS)
       to->short_segment[out->n_short++] = {to->segment[s], to->piece[first]};
     else
       to->long_segment[out->n_long++] = s;
   }
   for (uint32_t p = 0, tile = 0; p < out->n_pieces; p++) {
     delta_piece *piece = &to->piece[p];
-    bool is_long = segment[piece->segment].n_rows >= DELTA_LONG_ROWS;
-    if (!is_long && piece->crosses) out->short_crosses = true;
-    if (!is_long) continue;
+    uint32_t n_rows = segment[piece->segment].n_rows;
+    if (n_rows > 1 && n_rows < DELTA_LONG_ROWS && piece->crosses) out->short_crosses = true;
+    if (n_rows < DELTA_LONG_ROWS) continue;
     to->long_piece[out->n_long_pieces++] = p;
     piece->tile = tile;
     tile += (piece->end + 15) / 16;
@@ -86,16 +89,21 @@ weft_status delta_make_tables(cuda_device *d, const weft_delta_view *view, const
   out->segment = (const delta_segment *)(const void *)there;
   out->piece = (const delta_piece *)(const void *)(there + pieces_at);
   out->short_segment = (const delta_short *)(const void *)(there + short_at);
+  out->one = out->short_segment + (n_segments - out->n_one);
   out->long_segment = (const uint32_t *)(const void *)(there + long_at);
   out->long_piece = (const uint32_t *)(const void *)(there + long_pieces_at);
-  const uint32_t shape[] = {out->n_pieces, out->n_short, out->n_long_pieces, out->short_crosses};
+  const uint32_t shape[] = {out->n_pieces, out->n_one, out->n_short, out->n_long_pieces, out->short_crosses};
   if (d->base.graphs != NULL) step_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
   return status;
 }
 
-/* The segment that row r belongs to. */
+/* The segment that row r belongs to: segment r, where all before it have one row. */
 static __device__ __forceinline__ delta_segment find_segment(const delta_tables &t, uint32_t r) {
   uint32_t low = 0, high = t.n_segments;
+  if (r < high) {
+    delta_segment s = t.segment[r];
+    if (s.first_row == r) return s;
+  }
   while (high - low > 1) {
     uint32_t middle = (low + high) / 2;
     if (t.segment[middle].first_row <= r)
@@ -321,6 +329,51 @@ static __global__ void __launch_bounds__(32 * DELTA_ROWS_WARPS)
   }
 }
 
+/* Rows of bf16 whose segments have one row each, where all may be read wide and heads have at most 128 dimensions:
+ * row r is that of segment r. All that a lane reads is asked for before any of it is looked at. */
+static __global__ void __launch_bounds__(32 * DELTA_ROWS_WARPS, ONE_ROW_BLOCKS)
+    delta_rows_one_kernel(const __grid_constant__ weft_delta_rows_args a, const delta_tables t) {
+  constexpr uint32_t n_before = WEFT_DELTA_TAPS - 1;
+  const weft_delta_view &view = a.view;
+  uint32_t lane = threadIdx.x % 32, head = blockIdx.y * DELTA_ROWS_WARPS + threadIdx.x / 32, r = blockIdx.x;
+  uint32_t n_heads = 2 * view.n_k_heads + view.n_v_heads;
+  uint64_t channel = (uint64_t)head * view.dim + 4 * lane;
+  bool has_head = head < n_heads && has_four(view, 0);
+  float conv[1][4][WEFT_DELTA_TAPS] = {}, x[1][4] = {}, y[1][4], stored[1][4];
+  launch_dependent_grids();
+  const delta_segment s = t.segment[r];
+#pragma unroll
+  for (uint32_t e = 0; e < 4; e++)
+    if (has_head) put_four(*(const float4 *)(const void *)(a.conv + (channel + e) * WEFT_DELTA_TAPS), conv[0][e]);
+  uint32_t at = s.kv_len % view.every;
+  uint8_t *row[WEFT_DELTA_TAPS];
+#pragma unroll
+  for (uint32_t j = 0; j <= n_before; j++)
+    row[j] = at + j >= n_before ? weft_delta_row(&view, s.table, s.kv_len - n_before + j) : NULL;
+  const float *tail = at < n_before && s.kv_len >= view.every ? weft_delta_unit(&view.tail, s.state, 0) : NULL;
+  wait_for_prior_grids();
+  if (head == n_heads) make_gates(a, r, row[n_before]);
+  if (head >= n_heads) return;
+  uint2 before[n_before] = {};
+#pragma unroll
+  for (uint32_t j = 0; j < n_before; j++)
+    if (has_head && row[j] != NULL) before[j] = *(const uint2 *)(const void *)(row[j] + 2 * channel);
+  if (has_head) put_four(*(const float4 *)(const void *)(a.x + r * a.x_stride + channel), x[0]);
+  head_window<1> window = {};
+#pragma unroll
+  for (uint32_t j = 0; j < n_before; j++) {
+    window.x[j][0][0] = __uint_as_float(before[j].x << 16),
+    window.x[j][0][1] = __uint_as_float(before[j].x & 0xFFFF0000u);
+    window.x[j][0][2] = __uint_as_float(before[j].y << 16),
+    window.x[j][0][3] = __uint_as_float(before[j].y & 0xFFFF0000u);
+    if (has_head && at + j < n_before && tail != NULL)
+      put_four(*(const float4 *)(const void *)(tail + (at + j) * weft_delta_channels(&view) + channel), window.x[j][0]);
+  }
+  convolve_row<1>(WEFT_TYPE_BF16, conv, x, window, y, stored);
+  if (has_head) store_four_of(WEFT_TYPE_BF16, row[n_before], channel, stored[0], true);
+  finish_head<1>(a, head, r, row[n_before], true, y);
+}
+
 /* Whether all that the kernel reads and writes lies at multiples of four numbers. */
 static bool is_wide(const weft_delta_rows_args *a) {
   const weft_delta_view *view = &a->view;
@@ -350,6 +403,10 @@ weft_status cuda_delta_rows(weft_device *device, const weft_delta_rows_args *arg
                   : run == 2 ? is_small ? delta_rows_kernel<1, 2> : delta_rows_kernel<2, 2>
                   : is_small ? delta_rows_kernel<1, DELTA_RUN>
                            : delta_rows_kernel<2, DELTA_RUN>;
-  cuda_start(d, kernel, grid, 32 * DELTA_ROWS_WARPS, 0, *args, tables, is_wide(args));
+  if (args->view.type == WEFT_TYPE_BF16 && is_small && tables.n_one == args->n_segments && is_wide(args))
+    cuda_start(d, delta_rows_one_kernel, dim3(args->n_rows, cuda_ceil(n_heads, DELTA_ROWS_WARPS)),
+               32 * DELTA_ROWS_WARPS, 0, *args, tables);
+  else
+    cuda_start(d, kernel, grid, 32 * DELTA_ROWS_WARPS, 0, *args, tables, is_wide(args));
   return cuda_launched(d, "delta_rows");
 }

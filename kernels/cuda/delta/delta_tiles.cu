@@ -3,7 +3,8 @@
  * A tile is sixteen positions, counted from the border; a warp has sixteen columns of a value head, which do not depend
  * on the others, with their state in registers: as sums of mma.sync, whose layout is that of its operand a.
  *
- *   short    segments of fewer than DELTA_LONG_ROWS rows: a block has a value head of one, eight warps of columns.
+ *   one      segments of one row (delta_one.cu)
+ *   short    others of fewer than DELTA_LONG_ROWS rows: a block has a value head of one, eight warps of columns.
  *            For each tile four warps make the weights of the tile, all multiply, and the norm follows at once
  *   weights  longer segments, first: the weights of all tiles, which need no state; a block has a piece and a key head
  *   long     then a block has 32 or 64 columns of a value head; two warps more copy what the next tiles need into a
@@ -16,7 +17,7 @@
  * likewise; u is beta times what that leaves of the value, less the u of its own eight times weights times beta, one
  * after another. To that of a query is added the sum, from 0, of all tiles of u, its own among them. A border's state
  * is the decayed one, to which tiles are added ascending, high before low. So the bits of a row are the same in all
- * three kernels and in whatever call it comes. */
+ * these kernels and in whatever call it comes. */
 #include <stddef.h>
 
 #include "kernels/cuda/delta/columns.cuh"
@@ -501,6 +502,15 @@ static void start_long(cuda_device *d, const rule_args &k) {
   cuda_start(d, long_kernel<WARPS>, n_blocks, 32 * (WARPS + 2), STAGES * sizeof(long_stage<WARPS>), k);
 }
 
+static void start_short(cuda_device *d, rule_args k, const delta_short *list, uint32_t n, bool crosses) {
+  uint32_t n_blocks = n * k.op.view.n_v_heads;
+  auto kernel = crosses                           ? short_kernel<true, STATE_SPLIT>
+                : n_blocks > d->n_multiprocessors ? short_kernel<false, STATE_AWAY>
+                                                  : short_kernel<false, STATE_WHOLE>;
+  k.tables.short_segment = list;
+  cuda_start(d, kernel, n_blocks, SHORT_THREADS, sizeof(short_memory), k);
+}
+
 static uint64_t weights_bytes(const weft_delta_view &view) {
   return sizeof(weights_memory) + (view.n_v_heads / view.n_k_heads) * sizeof(tile_numbers);
 }
@@ -510,13 +520,11 @@ weft_status delta_tiles(cuda_device *d, const weft_delta_rule_args *args, const 
   rule_args k = {*args, *tables, NULL, NULL, tables->n_long == 0, wide_values};
   const weft_delta_view &view = args->view;
   cut_scratch(&k, args->scratch, most_tiles(args->n_rows));
-  if (tables->n_short > 0) {
-    uint32_t n_blocks = tables->n_short * view.n_v_heads;
-    auto kernel = tables->short_crosses             ? short_kernel<true, STATE_SPLIT>
-                  : n_blocks > d->n_multiprocessors ? short_kernel<false, STATE_AWAY>
-                                                    : short_kernel<false, STATE_WHOLE>;
-    cuda_start(d, kernel, n_blocks, SHORT_THREADS, sizeof(short_memory), k);
-  }
+  if (tables->n_short > 0) start_short(d, k, tables->short_segment, tables->n_short, tables->short_crosses);
+  if (tables->n_one > 0 && delta_one_takes(&view))
+    delta_one(d, args, tables, k.norms);
+  else if (tables->n_one > 0)
+    start_short(d, k, tables->one, tables->n_one, true);
   if (tables->n_long > 0) {
     bool is_narrow = tables->n_long * view.n_v_heads * 2 <= d->n_multiprocessors;
     cuda_start(d, weights_kernel, dim3(tables->n_long_pieces, view.n_k_heads), 32 * WEIGHTS_WARPS, weights_bytes(view),
@@ -536,5 +544,6 @@ cudaError_t delta_tiles_setup(void) {
     error = cudaFuncSetAttribute(weights_kernel, most, sizeof(weights_memory) + VALUES_MAX * sizeof(tile_numbers));
   if (error == cudaSuccess) error = cudaFuncSetAttribute(long_kernel<2>, most, STAGES * sizeof(long_stage<2>));
   if (error == cudaSuccess) error = cudaFuncSetAttribute(long_kernel<4>, most, STAGES * sizeof(long_stage<4>));
+  if (error == cudaSuccess) error = delta_one_setup();
   return error;
 }
