@@ -25,7 +25,7 @@ static const matmul_case cases[] = {
     {WEFT_TYPE_Q6_K, 768, OUT},   {WEFT_TYPE_Q4_1, 96, OUT},   {WEFT_TYPE_Q5_1, 704, OUT},   {WEFT_TYPE_Q2_K, 512, OUT},
     {WEFT_TYPE_Q3_K, 768, OUT},   {WEFT_TYPE_IQ4_NL, 96, OUT}, {WEFT_TYPE_IQ4_XS, 512, OUT}, {WEFT_TYPE_IQ2_S, 256, 20},
     {WEFT_TYPE_IQ3_XXS, 256, 20}, {WEFT_TYPE_IQ3_S, 512, 20},  {WEFT_TYPE_IQ1_M, 256, 20},   {WEFT_TYPE_TQ1_0, 256, 20},
-    {WEFT_TYPE_NVFP4, 704, OUT},  {WEFT_TYPE_NVFP4, 64, 3},
+    {WEFT_TYPE_NVFP4, 704, OUT},  {WEFT_TYPE_NVFP4, 64, 3},    {WEFT_TYPE_F32, 300, 1},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
