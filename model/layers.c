@@ -605,11 +605,25 @@ weft_route_args layers_route_of(const weft_model *model, const model_part *part,
   };
 }
 
+/* A shard routes rows of its own alone. */
+bool layers_joins_router(const weft_model *model, const model_layer *layer, const weft_weight *weight) {
+  return model->n_shards == 1 && model->hyper.choice.scores == 0 && layer->router_bias == NULL &&
+         weight->data != NULL && weight->type == layer->router.type;
+}
+
 /* Chooses the experts of the rows that the shard owns. */
-static weft_status route_rows(model_step *step, const model_layer *layer, const float *x) {
+static weft_status route_rows(model_step *step, const model_layer *layer, const layers_experts_args *given) {
+  const float *x = given->routed;
   if (step->model->hyper.choice.scores != 0) return layers_assign(step, layer, x);
   weft_route_args args = layers_route_of(step->model, step->part, layer, step->n_own);
   uint64_t first = step->own_first;
+  if (given->with_router != NULL) {
+    const weft_weight *const weight[2] = {&layer->router, given->with_router};
+    float *const y[2] = {args.logits, given->with_router_out};
+    weft_status status = layers_matmul(step, x, step->n_own, 2, weight, y);
+    if (status != WEFT_OK) return status;
+    args.router = NULL;
+  }
   args.x = x + first * args.x_stride;
   args.ids += first * args.k;
   args.weights += first * args.k;
@@ -659,7 +673,7 @@ static weft_status gather_choices(model_step *step, const model_layer *layer, fl
 weft_status layers_experts(model_step *step, const model_layer *layer, const layers_experts_args *args) {
   const layers_mlp_args *shared = args->shared;
   weft_shards_array sum = {.x = args->out, .n_cols = step->model->hyper.n_hidden};
-  weft_status status = route_rows(step, layer, args->routed);
+  weft_status status = route_rows(step, layer, args);
   if (status == WEFT_OK && step->owns_part) status = gather_choices(step, layer, args->x);
   if (status == WEFT_OK && step->owns_part && shared != NULL) status = layers_mlp(step, shared);
   /* the router's product has read `routed` before the experts write `out` */

@@ -89,13 +89,18 @@ weft_rows_form layers_mlp_form(const model_step *step, uint32_t layer);
 weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_form form, float *out);
 /* The feed-forward part of a layer with experts. They are chosen by the router's product with `routed`, of rows that the
  * shard owns; out = what they make of x, in x_form (layers_experts_form), of rows that the shard owns; out may be
- * `routed`. shared, or NULL: an MLP of all rows beside them, whose x and out are of rows that the shard owns. */
+ * `routed`. shared, or NULL: an MLP of all rows beside them, whose x and out are of rows that the shard owns.
+ * with_router, or NULL: a weight that multiplies `routed` in one product with the router, into with_router_out; only
+ * where layers_joins_router says so. */
 typedef struct layers_experts_args {
   const float *routed;
   float *x, *out;
   weft_rows_form x_form;
   const layers_mlp_args *shared;
+  const weft_weight *with_router;
+  float *with_router_out;
 } layers_experts_args;
+bool layers_joins_router(const weft_model *model, const model_layer *layer, const weft_weight *weight);
 weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer);
 weft_status layers_experts(model_step *step, const model_layer *layer, const layers_experts_args *args);
 

@@ -95,6 +95,8 @@ static uint64_t work_bytes(const weft_model *model, const model_part *part) {
                         : attention_work(model, part, l));
     if (!model->hyper.moe[l]) continue;
     at_least(&most, route_work(model, part, layer));
+    if (layers_joins_router(model, layer, &layer->shared_gate))
+      at_least(&most, matmul_work(model, part, &layer->router, &layer->shared_gate, NULL));
     weft_experts_args args = layers_experts_of(model, part, layer);
     args.n_rows = model->limits.rows_max;
     at_least(&most, weft_experts_scratch(part->device, &args));

@@ -174,7 +174,8 @@ weft_status qwen35_load_nextn(weft_model *model, weights_loader *loader) {
 
 /* ---- forward ---- */
 
-/* s->y = sigmoid(shared_gate h) * s->y, the MLP beside the experts; without such a gate as it is. */
+/* s->y = sigmoid(shared_gate h) * s->y, the MLP beside the experts; without such a gate as it is. Its product may have
+ * been made with the router's. */
 static weft_status gate_shared(model_step *step, const model_layer *layer) {
   const model_scratch *s = &step->part->scratch;
   const weft_weight *weight = &layer->shared_gate;
@@ -191,7 +192,9 @@ static weft_status gate_shared(model_step *step, const model_layer *layer) {
                          .y_stride = n_hidden,
                          .activation = WEFT_SIGMOID,
                          .one_g = true};
-  weft_status status = layers_matmul(step, step->h, step->n_rows, 1, &weight, &y);
+  weft_status status = WEFT_OK;
+  if (!layers_joins_router(step->model, layer, weight))
+    status = layers_matmul(step, step->h, step->n_rows, 1, &weight, &y);
   return status == WEFT_OK ? weft_gate(step->part->device, &args) : status;
 }
 
@@ -200,6 +203,8 @@ static weft_status compute_experts(model_step *step, const model_layer *layer) {
   const model_scratch *s = &step->part->scratch;
   const layers_mlp_args shared = layers_mlp_of(layer, step->h, WEFT_ROWS_F32, s->y, step->n_rows);
   layers_experts_args experts = {.routed = step->h, .x = step->h, .out = s->t, .shared = &shared};
+  if (layers_joins_router(step->model, layer, &layer->shared_gate))
+    experts.with_router = &layer->shared_gate, experts.with_router_out = s->shared_gate;
   weft_status status = layers_experts(step, layer, &experts);
   return status == WEFT_OK ? gate_shared(step, layer) : status;
 }
