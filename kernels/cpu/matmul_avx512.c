@@ -132,10 +132,18 @@ INLINE __m512i dot4(__m512i dot, const __m512i w[4], const uint8_t *codes) {
   return dot;
 }
 
-INLINE __m512i offset_sum(const uint8_t *at, unsigned shift) {
+INLINE __m512i load_sum(const uint8_t *at) {
   int32_t sum;
   memcpy(&sum, at, 4);
-  return _mm512_slli_epi32(_mm512_set1_epi32(sum), shift);
+  return _mm512_set1_epi32(sum);
+}
+
+/* A sum of at most 32 codes, which 16 bits hold, shifted: its lower half by 1 << shift and its upper one by 0. */
+INLINE __m512i offset_sum(const uint8_t *at, unsigned shift) {
+  const __m512i factor = _mm512_set1_epi32(1 << shift);
+  __m512i sum = _mm512_setzero_si512();
+  __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(factor), "m"(*(const four_codes *)at));
+  return sum;
 }
 
 INLINE float load_float(const uint8_t *at) {
@@ -146,15 +154,14 @@ INLINE float load_float(const uint8_t *at) {
 
 INLINE __m512 add_halves(cpu_pack_form form, unsigned shift, const weights *k, const uint8_t *x) {
   const __m512i zero = _mm512_setzero_si512();
-  __m512i minus0 = offset_sum(x + CPU_X_MINUS_FIRST, 0), minus1 = offset_sum(x + CPU_X_MINUS_LAST, 0);
   bool split = form == CPU_FORM_SPLIT;
-  __m512i dot0 = dot4(split ? _mm512_slli_epi32(minus0, shift) : zero, k->w, x);
-  __m512i dot1 = dot4(split ? _mm512_slli_epi32(minus1, shift) : zero, k->w + 4, x + 16);
+  __m512i dot0 = dot4(split ? offset_sum(x + CPU_X_MINUS_FIRST, shift) : zero, k->w, x);
+  __m512i dot1 = dot4(split ? offset_sum(x + CPU_X_MINUS_LAST, shift) : zero, k->w + 4, x + 16);
   __m512 t = _mm512_mul_ps(k->scale[0], _mm512_cvtepi32_ps(dot0));
   t = _mm512_fmadd_ps(k->scale[1], _mm512_cvtepi32_ps(dot1), t);
   if (split) return t;
-  t = _mm512_fnmadd_ps(k->least[0], _mm512_cvtepi32_ps(minus0), t);
-  return _mm512_fnmadd_ps(k->least[1], _mm512_cvtepi32_ps(minus1), t);
+  t = _mm512_fnmadd_ps(k->least[0], _mm512_cvtepi32_ps(load_sum(x + CPU_X_MINUS_FIRST)), t);
+  return _mm512_fnmadd_ps(k->least[1], _mm512_cvtepi32_ps(load_sum(x + CPU_X_MINUS_LAST)), t);
 }
 
 INLINE __m512 add_block(cpu_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
