@@ -378,13 +378,14 @@ static const char *device_numerics(const weft_device *device, weft_type weight_t
   return deterministic ? "f16-k16" : "f16-k16-free";
 }
 
-/* Experts are given their rows in 16 bits by the token permutation, and attention leaves int8 alone. */
+/* Experts are given their rows in 16 bits by the token permutation, and attention leaves int8 alone. In 16 bits a last
+ * unit of 64 inputs is as good as whole ones; of fewer than 256 inputs the form would take more room than f32. */
 static weft_rows_form device_rows_form(const weft_weight *weight, uint32_t n_rows, weft_rows_way way) {
   gemm_operand operand = gemm_operand_of(weight);
-  if (!w8a8_fits(n_rows, weight->n_in)) return WEFT_ROWS_F32;
-  if (operand == OPERAND_INT8) return CUDA_ROWS_W8A8;
-  return operand == OPERAND_F16 && way == WEFT_ROWS_TO_MATMUL ? (weft_rows_form)CUDA_ROWS_F16
-                                                              : (weft_rows_form)WEFT_ROWS_F32;
+  if (operand == OPERAND_INT8) return w8a8_fits(n_rows, weight->n_in) ? (weft_rows_form)CUDA_ROWS_W8A8 : WEFT_ROWS_F32;
+  bool fits = weight->n_in % 64 == 0 && weight->n_in >= 256 && gemm_is_tiled(n_rows, 0);
+  return operand == OPERAND_F16 && way == WEFT_ROWS_TO_MATMUL && fits ? (weft_rows_form)CUDA_ROWS_F16
+                                                                      : (weft_rows_form)WEFT_ROWS_F32;
 }
 
 /* An op runs by kernels of the device's set, or by kernels that run on any card. */

@@ -209,16 +209,19 @@ static __device__ __forceinline__ void write_w8a8(const norm_kernel_args &a, uin
   }
 }
 
-/* Writes four numbers of row r, inputs 4 lane .. of a unit, in 16 bits (gemm.h). most: of the row. */
+/* Writes four numbers of row r, inputs 4 lane .. of a unit, in 16 bits (gemm.h). most: of the row. A last unit may have
+ * 64 inputs. */
 static __device__ __forceinline__ void write_f16(const norm_kernel_args &a, uint8_t *out, uint32_t unit,
                                                  const float4 &v, uint32_t most) {
-  uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n_tiles = (a.op.n_rows + 7) / 8, p = lane % 8 * 2;
+  uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n_tiles = (a.op.n_rows + 7) / 8;
+  uint32_t lanes = a.op.n_cols - 128 * unit < 128 ? 4 : 8, p = lane % lanes * 2; /* of neighbouring inputs */
   int scale_exponent = scale_exponent_of(most);
   float up = power_of_two(scale_exponent);
-  uint8_t *to = out + ((uint64_t)unit * n_tiles + r / 8) * 2048 + p / 8 * 1024 + r % 8 * 128 + lane / 8 * 4;
+  uint8_t *to = out + ((uint64_t)unit * n_tiles + r / 8) * 2048 + p / 8 * 1024 + r % 8 * 128 + lane / lanes * 4;
+  if (lane == 0 && unit == 0) ((float *)(void *)(out + a.back_at))[r] = power_of_two(-scale_exponent);
+  if (lane >= 4 * lanes) return;
   *(uint32_t *)(void *)(to + (p % 8 ^ r % 8) * 16) = pair_f16(__fmul_rn(v.x, up), __fmul_rn(v.y, up));
   *(uint32_t *)(void *)(to + ((p + 1) % 8 ^ r % 8) * 16) = pair_f16(__fmul_rn(v.z, up), __fmul_rn(v.w, up));
-  if (lane == 0 && unit == 0) ((float *)(void *)(out + a.back_at))[r] = power_of_two(-scale_exponent);
 }
 
 /* Writes rms(y) * w for each norm that follows; y is the thread's part of the row, and factor its 1 / rms. A warp
@@ -325,6 +328,12 @@ static __global__ void __launch_bounds__(THREADS, norm_blocks(THREADS, SLOTS, EA
   write_then<THREADS, SLOTS, EARLY, WIDE>(a, x, factor, then_weight, most);
 }
 
+/* Whether rows may be left so, as device_rows_form (device.cu) says of weights that read them. */
+static bool leaves_form(const weft_norm_args *args, weft_rows_form form) {
+  if (form == WEFT_ROWS_F32 || w8a8_fits(args->n_rows, args->n_cols)) return true;
+  return form == (weft_rows_form)CUDA_ROWS_F16 && args->n_cols % 64 == 0 && gemm_is_tiled(args->n_rows, 0);
+}
+
 weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
@@ -336,7 +345,7 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
            (args->add == NULL || is_wide(args->add, args->add_stride)) && is_wide(args->weight, 0) &&
            is_wide(args->x_weight, 0) && is_wide(args->x2_weight, 0);
   for (uint32_t i = 0; i < args->n_then; i++)
-    if (args->then_form[i] != WEFT_ROWS_F32 && !w8a8_fits(args->n_rows, args->n_cols)) return WEFT_E_INVALID;
+    if (!leaves_form(args, args->then_form[i])) return WEFT_E_INVALID;
   for (uint32_t i = 0; i < args->n_then; i++)
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
   bool early = args->n_rows <= d->n_multiprocessors;
