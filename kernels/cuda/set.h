@@ -26,6 +26,9 @@ typedef struct cuda_set {
   weft_status (*gemv)(cuda_device *d, const struct gemm_args *args);
   weft_status (*gemm_dense)(cuda_device *d, const struct gemm_args *args);
   weft_status (*gemm_grouped)(cuda_device *d, const struct gemm_args *args);
+  /* Experts of some rows (moe/experts_stream.h). NULL: they take gemm_grouped. */
+  weft_status (*experts_stream)(cuda_device *d, const weft_experts_args *args, const struct gemm_args *in,
+                                const struct gemm_args *down);
   weft_status (*w8a8_gemv)(cuda_device *d, const struct gemm_args *args);
   weft_status (*w8a8_gemm)(cuda_device *d, const struct gemm_args *args);
   weft_status (*int8_gemm)(cuda_device *d, const struct gemm_args *args);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/head/soft_integers.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/moe/experts_stream.h"
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/portable/decode_tiles.h"
 #include "kernels/cuda/set.h"
@@ -26,6 +27,7 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      gemv,
      gemm_dense,
      gemm_grouped,
+     NULL,
      w8a8_gemv,
      w8a8_gemm,
      NULL,
@@ -55,6 +57,7 @@ static weft_status set_up_products(cuda_device *d) {
   if (status == WEFT_OK) status = experts_gemv_gate_up_setup(d);
   if (status == WEFT_OK) status = experts_gemv_down_setup(d);
   if (status == WEFT_OK) status = gemm_grouped_setup(d);
+  if (status == WEFT_OK) status = experts_stream_setup(d);
   if (status == WEFT_OK) status = gemm_dense_setup(d);
   if (status != WEFT_OK || !d->w8a8) return status;
   status = w8a8_gemm_setup(d);
@@ -82,6 +85,7 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      gemv,
      gemm_dense,
      gemm_grouped,
+     experts_stream,
      w8a8_gemv,
      w8a8_gemm,
      int8_gemm,

@@ -369,6 +369,9 @@ static void test_many_items(void **state) {
       {"the same of 4 bits", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 4, 192, 48, WEFT_GELU_TANH, 0},
       {"experts of many rows", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 6, 3, 512, 192, WEFT_GELU_TANH, SCALES},
       {"clamped", WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 9, 4, 288, 96, WEFT_CLAMPED_SILU, BIASES},
+      {"the same with whole rows", WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 9, 4, 288, 192, WEFT_CLAMPED_SILU,
+       BIASES},
+      {"a stack of them", WEFT_TYPE_MXFP4, WEFT_TYPE_NONE, WEFT_TYPE_MXFP4, 7, 3, 704, 320, WEFT_SILU, SCALES},
       {"clamped, one stack", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 6, 3, 256, 256, WEFT_CLAMPED_SILU, BIASES},
       {"the same apart", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K, 6, 3, 256, 256, WEFT_SILU, SCALES}};
   for (uint32_t i = case_first; i < sizeof many / sizeof many[0]; i += case_step) {

@@ -9,11 +9,10 @@
  *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the GEMM has a gated
  *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places. With biases, a
  *             clamped gate or F32 weights of down a kernel between the two makes the gated product (gate_pairs_kernel)
- *   down      the results are [place][n_in], f32, or bf16 in W8A8 (gemm/w8a8.h), and y[row] adds those of its ranks
- *             as kernels/experts.h says
- *   few rows  are not permuted. A GEMV takes each expert once, with the pairs that chose it, and leaves act(g) * u of
- *             every pair (gate_up_gemv.cu). Then one kernel makes the products with down and the sum over ranks
- *             (down_gemv.cu). These kernels have fused prologues
+ *   down      the results are [place][n_in], f32, or bf16 in W8A8, and y[row] adds those of its ranks (ranks.cuh)
+ *   some rows in MXFP4: experts_stream.cu makes both products, with gate and biases between them
+ *   few rows  are not permuted. A GEMV takes each expert once and leaves act(g) * u of every pair (gate_up_gemv.cu).
+ *             Then one kernel makes the products with down and the sum over ranks (down_gemv.cu); both with prologues
  *   shared    the two products of the shared MLP come before, or are part of the GEMV kernels
  *
  * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in
@@ -24,6 +23,7 @@
 #include "kernels/cuda/gemm/int8_jobs.h"
 #include "kernels/cuda/gemm/w8a8_jobs.h"
 #include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/moe/experts_stream.h"
 #include "kernels/cuda/moe/host_experts.h"
 #include "kernels/cuda/moe/limited_gate.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
@@ -350,6 +350,7 @@ static __global__ void __launch_bounds__(combine_threads(n))
 typedef struct experts_plan {
   uint32_t n_pairs, n_places, n_in, n_ff; /* n_places: at most */
   uint32_t n_experts, n_all;              /* here; and all of them */
+  bool streamed;                          /* experts_stream.cu multiplies */
   job_list list[LISTS];
   int32_t *pair_at, *row_of;
   void *x[OPERAND_COUNT];
@@ -482,7 +483,7 @@ static prologue_args permuted_prologue(const weft_experts_args *args, const expe
   prologue_args a = gemm_prologue_of(weight, args->n_rows);
   a.x = args->x;
   a.x_stride = args->x_stride;
-  a.is_tiled = true;
+  a.is_tiled = !p->streamed;
   a.n_tiles = cuda_ceil(p->n_places, 8);
   a.at = p->pair_at;
   a.k = args->k;
@@ -647,7 +648,8 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
   a.x_stride = p->n_ff;
   a.n_rows = p->n_pairs;
   a.y_is_bf16 = a.is_w8a8;
-  weft_status status = gemm(d, &a);
+  gemm_args in = gate_up_args(args, p, args->gate_up != NULL ? args->gate_up : args->gate, NULL, 0);
+  weft_status status = p->streamed ? d->set->experts_stream(d, args, &in, &a) : gemm(d, &a);
   if (status != WEFT_OK) return status;
   return a.y_is_bf16 ? combine_ranks<__nv_bfloat16>(d, args, p) : combine_ranks<float>(d, args, p);
 }
@@ -766,8 +768,8 @@ static weft_status run_grouped(cuda_device *d, const weft_experts_args *args, co
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
   bool gated = false;
   weft_status status = permute_pairs(d, args, p, first);
-  if (status == WEFT_OK) status = gate_up_gemm(d, args, p, &gated);
-  if (status == WEFT_OK) status = gated_prologue(d, args, p, gated);
+  if (status == WEFT_OK && !p->streamed) status = gate_up_gemm(d, args, p, &gated);
+  if (status == WEFT_OK && !p->streamed) status = gated_prologue(d, args, p, gated);
   return status == WEFT_OK ? down_gemm(d, args, p) : status;
 }
 
@@ -777,6 +779,7 @@ static weft_status run_experts(weft_device *device, const weft_experts_args *arg
     weft_status status = gemv_gate_up(device, args, &p);
     return status == WEFT_OK ? gemv_down(device, args, &p) : status;
   }
+  p.streamed = cuda_of(device)->set->experts_stream != NULL && experts_stream_takes(args, p.list[0].rows);
   weft_status status = WEFT_OK;
   if (args->shared.gate != NULL) {
     weft_matmul_args in = parts_shared_in(args), out = parts_shared_out(args);

@@ -228,6 +228,7 @@ static __device__ uint32_t pack_scales(const pack_args &a, uint64_t tile, uint32
       uint32_t block = at / 2 + i / 2;
       uint32_t e = file_byte(a, file_row(a, tile, block / n + 8 * (i % 2)), k0 + 32 * (block % n), 0);
       if (e > 0 && e < 255) note_most_f32(&a.header->max_scale, __uint_as_float(e << 23)); /* 2^(e - 127) */
+      if (e == 255) note_most_f32(&a.header->max_zero_point, 1.0f); /* no zero point: some are no numbers */
       word |= e << (8 * i);
     }
     return word;
