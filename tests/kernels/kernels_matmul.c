@@ -342,7 +342,8 @@ static void test_items(void **state) {
   fixture *f = *state;
   static const struct {
     uint32_t n_out, n_rows, n_in;
-  } shapes[] = {{8190, 255, 1024}, {8190, 255, 704}, {16380, 31, 1024}, {101400, 10, 512}, {101400, 10, 288}};
+  } shapes[] = {{300, 128, 1024},  {8190, 255, 1024}, {8190, 255, 704},
+                {16380, 31, 1024}, {101400, 10, 512}, {101400, 10, 288}};
   for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0] && f->all.n > f->all.n_cpu; i++) {
     float *x = memory_new((size_t)shapes[i].n_rows * shapes[i].n_in, sizeof *x);
     fill_normal(x, (size_t)shapes[i].n_rows * shapes[i].n_in, 970 + i);
