@@ -238,13 +238,15 @@ static void test_far_scales(void **state) {
   memory_free(x);
 }
 
-/* Three weights, strides wider than rows: what lies between rows stays as it was. */
+/* Three weights, strides wider than rows: what lies between rows stays as it was. Each weight alone, with 19 rows or
+ * more, gives the same. */
 static void weights_at_once(weft_device *device, const weft_type types[3], const uint32_t n_out[3], uint32_t n_rows,
                             uint32_t n_in, uint32_t x_gap) {
-  enum { GAP = 7 };
+  enum { GAP = 7, LEAST = 19 };
   uint64_t x_stride = n_in + x_gap;
-  buffer x = buffer_new(n_rows * x_stride * sizeof(float)), y[3];
-  for (uint32_t r = 0; r < n_rows; r++) fill_normal((float *)x.data + r * x_stride, n_in, 300 + r);
+  uint32_t n_all = n_rows < LEAST ? LEAST : n_rows;
+  buffer x = buffer_new(n_all * x_stride * sizeof(float)), y[3];
+  for (uint32_t r = 0; r < n_all; r++) fill_normal((float *)x.data + r * x_stride, n_in, 300 + r);
   weft_matmul_args args = {.x = x.data, .n_rows = n_rows, .n_weights = 3, .x_stride = x_stride};
   weft_weight weight[3];
   stored s[3];
@@ -258,7 +260,7 @@ static void weights_at_once(weft_device *device, const weft_type types[3], const
   }
   RUN_OP(matmul, device, &args);
   for (uint32_t w = 0; w < 3; w++) {
-    buffer alone = product(device, &weight[w], x.data, x_stride, n_rows);
+    buffer alone = product(device, &weight[w], x.data, x_stride, n_all);
     for (uint32_t r = 0; r < n_rows; r++) {
       const float *row = (const float *)y[w].data + r * args.y_stride[w];
       assert_same("three weights", "cpu", "a row", row, (float *)alone.data + r * n_out[w], n_out[w] * sizeof(float));
@@ -277,16 +279,18 @@ static void weights_at_once(weft_device *device, const weft_type types[3], const
 static void three_weights(weft_device *device) {
   static const weft_type few[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K},
                          many[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K},
-                         pairs[2][3] = {{WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q6_K},
-                                        {WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K, WEFT_TYPE_Q4_K}};
+                         pairs[3][3] = {{WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q6_K},
+                                        {WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K, WEFT_TYPE_Q4_K},
+                                        {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0}};
   static const uint32_t few_out[3] = {48, 5, 33}, many_out[3] = {200, 130, 70};
   weights_at_once(device, few, few_out, 19, 256, 3);
   weights_at_once(device, many, many_out, 600, 256, 3);
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 3; i++) {
     for (uint32_t n_rows = 1; n_rows <= 8; n_rows += i == 0 ? 2 : 7) {
       weights_at_once(device, pairs[i], few_out, n_rows, 768, 4);
       weights_at_once(device, pairs[i], few_out, n_rows, 768, 3);
     }
+    for (uint32_t n_rows = 1; n_rows <= 7; n_rows += 3) weights_at_once(device, pairs[i], many_out, n_rows, 2816, 4);
   }
 }
 

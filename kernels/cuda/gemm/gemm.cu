@@ -148,7 +148,7 @@ static bool w8a8_is_tiled(const weft_weight *weight, uint32_t n_rows, uint32_t n
 /* Whether the kernel that will multiply has a fused prologue. */
 static bool takes_raw(const cuda_device *d, const gemm_args *a, const float *x, uint64_t x_stride) {
   if (!gemm_is_wide(x, x_stride)) return false;
-  if (a->is_w8a8) return !a->is_tiled && w8a8_gemv_takes_raw(a->n_rows, a->n_in);
+  if (a->is_w8a8) return !a->is_tiled && w8a8_gemv_reads_raw(a);
   return (a->n_rows == 1 || !gemv_is_tall(d, a)) && gemm_takes_raw(a->type, a->n_rows, a->n_in);
 }
 
@@ -249,7 +249,7 @@ static weft_status multiply_run(cuda_device *d, const weft_matmul_args *args, co
   b.x = a->x;
   b.x_unscale = a->x_unscale;
   b.x_tiles = a->x_tiles;
-  if (!w8a8_gemv_pairs(a, &b) || d->lost) return gemm(d, a);
+  if (!w8a8_gemv_pairs(d, a, &b) || d->lost) return gemm(d, a);
   *w = after;
   return w8a8_gemv_pair(d, a, &b);
 }
@@ -280,6 +280,7 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
     gemm_args a = args_of_run(args, is_tiled, w8a8_tiled, &w);
     gemm_operand operand = gemm_operand_of(first);
     const bool is_narrow = w8a8_is_narrow(d, &a);
+    a.activation = args->activation;
     weft_status status = WEFT_OK;
     if (operand == OPERAND_F32) {
       a.x = args->x;
@@ -302,7 +303,6 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
       a.x_unscale = unscale[operand];
       a.x_tiles = cuda_ceil(args->n_rows, 8);
     }
-    a.activation = args->activation;
     a.gated = *gated = args->activation != 0 && a.n_weights == 2 && operand != OPERAND_F32 &&
                        (!a.is_tiled || gemm_has_gated_epilogue(d, &a));
     is_there = a.raw.x != NULL || is_narrow; /* both wait for their rows before they let another start */

@@ -244,14 +244,6 @@ bool w8a8_is_narrow(const cuda_device *d, const gemm_args *a) {
          dense_items_of(d, a).tiles == TEAM_TILES;
 }
 
-bool w8a8_gemv_pairs(const gemm_args *, const gemm_args *) {
-  return false;
-}
-
-weft_status w8a8_gemv_pair(cuda_device *, const gemm_args *, const gemm_args *) {
-  return WEFT_E_UNSUPPORTED;
-}
-
 /* a NULL: sets the kernel up. */
 template <int T, int NT>
 static weft_status launch_dense(cuda_device *d, const gemm_args *a) {

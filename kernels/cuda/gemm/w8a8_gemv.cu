@@ -3,6 +3,9 @@
  * of the spans, and leaves the exact integer sum of each span in shared memory; the warps of a row tile then reduce the
  * tile's spans in their order. Weights, blocks, raw rows and gated products are as in gemv.cu. */
 #include "kernels/cuda/gemm/w8a8_gemv_dense.cuh"
+#ifndef WEFT_CUDA_PORTABLE
+#include "kernels/cuda/gemm/w8a8_ahead.h"
+#endif
 
 /* Whether there are kernels for 17 to 32 rows, which come tiled. On Hopper w8a8_dense is faster. */
 #ifdef WEFT_CUDA_PORTABLE
@@ -24,15 +27,23 @@ bool w8a8_gemv_takes_raw(uint32_t n_rows, uint32_t n_in) {
   return n_in % 8 == 0 && (n_rows == 1 || (n_rows <= GEMM_RAW_ROWS && n_in > W8A8_SPAN));
 }
 
+/* Whether a block has room for the product; n_raw: how many of the rows come raw. */
+static bool has_room(int type, uint32_t n_rows, uint32_t n_in, bool gated, uint32_t n_raw) {
+  uint32_t n_columns = n_rows == 1 && n_raw == 1 ? 1 : n_rows <= 8 ? 8 : n_rows <= 16 ? 16 : 32;
+  return w8a8_gemv_bytes(type, gated ? 2 : 1, GEMV_SPLITS_MAX, cuda_ceil(n_in, W8A8_SPAN), n_columns, n_raw, 2) <=
+         GEMV_SHARED_BYTES_MAX;
+}
+
 bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
-  uint32_t n_columns = n_rows == 1    ? 1
-                       : n_rows <= 8  ? 8
-                       : n_rows <= 16 ? 16
-                                      : 32,
-           n_raw = w8a8_gemv_takes_raw(n_rows, n_in) ? n_rows : 0;
+  uint32_t n_raw = w8a8_gemv_takes_raw(n_rows, n_in) ? n_rows : 0;
   return n_rows <= 32 && w8a8_takes(type) &&
-         w8a8_gemv_bytes(type, gated ? 2 : 1, GEMV_SPLITS_MAX, cuda_ceil(n_in, W8A8_SPAN), n_columns, n_raw) <=
-             GEMV_SHARED_BYTES_MAX;
+         (has_room(type, n_rows, n_in, gated, n_raw) || has_room(type, n_rows, n_in, gated, 0));
+}
+
+/* Rows that have no room beside the sums come after the prologue. */
+bool w8a8_gemv_reads_raw(const gemm_args *a) {
+  return w8a8_gemv_takes_raw(a->n_rows, a->n_in) &&
+         has_room(a->type, a->n_rows, a->n_in, a->activation != 0, a->n_rows);
 }
 
 bool w8a8_gemv_takes_tiled(const gemm_args *a) {
@@ -40,16 +51,46 @@ bool w8a8_gemv_takes_tiled(const gemm_args *a) {
          w8a8_gemv_takes(a->type, a->n_rows, a->n_in, a->n_weights == 2 || a->gated);
 }
 
+/* How a product is cut: n_slots row tiles at once in a block, each by n_splits warps. */
+typedef struct gemv_cut {
+  uint32_t n_slots, n_splits, n_groups, n_bytes;
+} gemv_cut;
+
+static gemv_cut cut_with(const cuda_device *d, const gemm_args &a, uint32_t n_slots, uint32_t n_splits,
+                         uint32_t n_columns, uint32_t n_raw) {
+  uint32_t n_groups = cuda_ceil(gemv_tiles(a), a.gated ? n_slots / 2 : n_slots);
+  return {n_slots, n_splits, n_groups,
+          w8a8_gemv_bytes(a.type, n_slots, n_splits, w8a8_spans_of(a), n_columns, n_raw,
+                          n_groups > d->n_multiprocessors ? 2 : 1)};
+}
+
 /* How many row tiles a block takes at once, by the rule of slots_of in gemv_dense.cuh. */
-static uint32_t slots_of(cuda_device *d, const gemm_args &a, uint32_t n_columns, uint32_t n_raw) {
-  uint32_t n = a.gated ? 2 : GEMV_SPLITS_MAX / a.n_splits, n_tiles = gemv_tiles(a), n_spans = w8a8_spans_of(a);
-  while (n > 1 && !a.gated && w8a8_gemv_bytes(a.type, n, a.n_splits, n_spans, n_columns, n_raw) > GEMV_SHARED_BYTES_MAX)
-    n--;
-  while (n_raw > 0 && !a.gated && (n + 1) * a.n_splits <= GEMV_WARPS_MAX &&
+static gemv_cut cut_plain(const cuda_device *d, const gemm_args &a, uint32_t n_columns, uint32_t n_raw) {
+  uint32_t n = GEMV_SPLITS_MAX / a.n_splits, n_tiles = gemv_tiles(a);
+  auto cut = [&](uint32_t n_slots) { return cut_with(d, a, n_slots, a.n_splits, n_columns, n_raw); };
+  while (n > 1 && cut(n).n_bytes > GEMV_SHARED_BYTES_MAX) n--;
+  while (n_raw > 0 && (n + 1) * a.n_splits <= GEMV_WARPS_MAX &&
          n_tiles > n * d->n_multiprocessors / (a.n_weights == 1 && !a.raw.is_there ? 1 : 2) &&
-         w8a8_gemv_bytes(a.type, n + 1, a.n_splits, n_spans, n_columns, n_raw) <= GEMV_SHARED_BYTES_MAX)
+         cut(n + 1).n_bytes <= GEMV_SHARED_BYTES_MAX)
     n++;
-  return n;
+  return cut(n);
+}
+
+/* Gated pairs of row tiles: as many to a block, and as many warps to each, as have them done first. A span takes a warp
+ * so long that barriers and sums for each group of pairs take as long as another half. */
+static gemv_cut cut_gated(const cuda_device *d, const gemm_args &a, uint32_t n_columns, uint32_t n_raw,
+                          uint32_t n_warps_max) {
+  uint32_t n_spans = w8a8_spans_of(a), least = UINT32_MAX;
+  gemv_cut best = cut_with(d, a, 2, a.n_splits, n_columns, n_raw);
+  if (TAKES_TILED) n_warps_max = 0; /* the portable set has rings of another kind, where this was not timed */
+  for (uint32_t n_slots = 2; n_slots <= n_warps_max; n_slots += 2) {
+    uint32_t each = cuda_ceil(n_spans, n_warps_max / n_slots), n_splits = cuda_ceil(n_spans, each);
+    gemv_cut cut = cut_with(d, a, n_slots, n_splits, n_columns, n_raw);
+    uint32_t time = cuda_ceil(cut.n_groups, d->n_multiprocessors) * (2 * each + 1);
+    if (n_slots * n_splits < n_raw || cut.n_bytes > GEMV_SHARED_BYTES_MAX || time >= least) continue;
+    best = cut, least = time;
+  }
+  return best;
 }
 
 /* args NULL: sets the kernel up. */
@@ -57,12 +98,14 @@ template <int T, int NT, int ROWS, bool GATED>
 static weft_status start_gemv(cuda_device *d, const gemm_args *args) {
   auto kernel = w8a8_gemv_kernel<T, NT, ROWS, GATED>;
   if (args == NULL) return gemv_set_up(d, (const void *)kernel);
-  const gemm_args &a = *args;
+  gemm_args a = *args;
   uint32_t n_columns = ROWS == ROWS_RAW_ONE ? 1 : 8 * NT, n_raw = ROWS != ROWS_PREPARED ? a.n_rows : 0;
-  uint32_t n_slots = slots_of(d, a, n_columns, n_raw), n_warps = n_slots * a.n_splits;
-  uint32_t n_groups = cuda_ceil(gemv_tiles(a), GATED ? 1 : n_slots);
-  uint32_t bytes = w8a8_gemv_bytes(T, n_slots, a.n_splits, w8a8_spans_of(a), n_columns, n_raw);
-  cuda_start(d, kernel, gemv_blocks_of(d, n_groups, n_warps, bytes), 32 * n_warps, bytes, a, n_groups);
+  gemv_cut cut = GATED ? cut_gated(d, a, n_columns, n_raw, NT == 1 ? GEMV_WARPS_MAX : 2 * GEMV_SPLITS_MAX)
+                       : cut_plain(d, a, n_columns, n_raw);
+  gemm_set_split_k(&a, cut.n_splits); /* which changes no bit */
+  uint32_t n_warps = cut.n_slots * a.n_splits;
+  cuda_start(d, kernel, gemv_blocks_of(d, cut.n_groups, n_warps, cut.n_bytes), 32 * n_warps, cut.n_bytes, a,
+             cut.n_groups);
   return cuda_launched(d, "a product of few rows in 8 bits");
 }
 
@@ -98,11 +141,17 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *args) {
 
 weft_status w8a8_gemv(cuda_device *d, const gemm_args *args) {
   if (args->ids != NULL) return w8a8_gemv_gate_up(d, args);
+#ifndef WEFT_CUDA_PORTABLE
+  if (w8a8_ahead_takes(d, args)) return w8a8_ahead(d, args);
+#endif
   return dispatch_packed_type(args->type, [&](auto type) { return launch_for_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status w8a8_gemv_setup(cuda_device *d) {
   weft_status status = each_packed_type([&](auto type) { return launch_for_rows<decltype(type)::value>(d, NULL); });
+#ifndef WEFT_CUDA_PORTABLE
+  if (status == WEFT_OK) status = w8a8_ahead_setup(d);
+#endif
   if (status == WEFT_OK) status = w8a8_gemv_gate_up_setup(d);
   return status == WEFT_OK ? w8a8_gemv_down_setup(d) : status;
 }

@@ -126,7 +126,7 @@ static __device__ __forceinline__ void load_rows(const gemm_args &a, uint32_t sp
 #pragma unroll
   for (uint32_t u = 0; u < 2; u++) {
     uint32_t unit = 2 * span + u;
-    if (unit >= a.n_units) continue;
+    if (packed_shape_of(T).unit == 128 && unit >= a.n_units) continue;
     bool tail = packed_shape_of(T).unit == 128 && is_tail_unit(a, unit);
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, const g
 #pragma unroll
   for (uint32_t u = 0; u < 2; u++) {
     uint32_t unit = 2 * span + u;
-    if (unit >= a.n_units) continue;
+    if (packed_shape_of(T).unit == 128 && unit >= a.n_units) continue; /* super-blocks have whole spans */
     bool tail = is_tail_unit(a, unit);
     packed_block block = packed_block_of<T>(ring_piece(ring), u, tail);
     lane_codes<T> codes;

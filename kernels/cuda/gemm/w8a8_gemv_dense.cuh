@@ -39,10 +39,24 @@ struct some_blocks {
   __device__ __forceinline__ uint32_t count() const { return n; }
 };
 
+/* The row tile of a warp slot in a block's group of them. Gated, slots 2 i and 2 i + 1 have a tile of the gate and the
+ * same one of up, which are two weights or the halves of one. */
+template <bool GATED>
+static __device__ __forceinline__ dense_tile find_slot(const gemm_args &a, uint32_t group, uint32_t slot,
+                                                       uint32_t n_slots) {
+  if (!GATED) return find_dense<false>(a, group, slot);
+  uint32_t n_tiles = a.n_weights == 2 ? a.weight[0].n_tiles : a.weight[0].n_tiles / 2, half = slot % 2;
+  dense_tile t = {a.n_weights == 2 ? half : 0, group * (n_slots / 2) + slot / 2, NULL};
+  if (t.tile >= n_tiles) return t;
+  if (a.n_weights != 2) t.tile += half * n_tiles;
+  t.data = a.weight[t.weight].data + PACKED_HEADER_BYTES + (uint64_t)t.tile * a.tile_bytes;
+  return t;
+}
+
 /* A product, whose groups of row tiles the blocks take in turn. */
 template <int T, int NT, int ROWS, bool GATED, class B>
 static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint32_t n_groups, const B &blocks) {
-  /* Stages of the warps; sums of the block's row tiles, of two groups in turn; raw rows. */
+  /* Stages of the warps; sums of the block's row tiles, of two groups in turn where there are two; raw rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
   constexpr bool RAW = ROWS != ROWS_PREPARED, ONE = ROWS == ROWS_RAW_ONE;
@@ -51,23 +65,28 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits, n_slots = n_warps / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
   uint32_t n_spans = w8a8_spans_of(a), tile_floats = n_spans * floats_of_span<columns>();
+  uint32_t n_buffers = n_groups > blocks.count() ? 2 : 1;
   gemv_ring ring =
       ring_init(memory + warp * GEMV_STAGES * span_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, span_bytes(T));
   float *sums = (float *)(void *)(memory + n_warps * GEMV_STAGES * span_bytes(T));
-  uint8_t *raw = (uint8_t *)(void *)(sums + 2 * n_slots * tile_floats);
-  dense_tile tile = find_dense<GATED>(a, blocks.own(), slot),
-             ahead = tile; /* ahead: whose unit `unit` is issued next */
-  uint32_t group_ahead = blocks.own();
+  uint8_t *raw = (uint8_t *)(void *)(sums + n_buffers * n_slots * tile_floats);
+  dense_tile tile = find_slot<GATED>(a, blocks.own(), slot, n_slots);
+  uint32_t group_ahead = blocks.own(); /* whose unit `unit`, of the row tile `ahead`, is issued next */
+  const uint8_t *ahead, *steps;
+  auto enter = [&](const dense_tile &t) {
+    ahead = t.data;
+    if (t.data != NULL) steps = a.weight[t.weight].steps + (uint64_t)t.tile * n_spans * W8A8_STEPS_BYTES;
+  };
+  enter(tile);
   auto issue = [&](uint32_t stage) {
-    if (ahead.data == NULL) return;
-    const uint8_t *steps = a.weight[ahead.weight].steps + (uint64_t)ahead.tile * n_spans * W8A8_STEPS_BYTES;
-    issue_span<T>(a, ring, stage, ahead.data, steps, unit / 2);
+    if (ahead == NULL) return;
+    issue_span<T>(a, ring, stage, ahead, steps, unit / 2);
     unit += 2;
     if (unit < end) return;
     unit = first;
     group_ahead += blocks.count();
-    ahead.data = NULL;
-    if (group_ahead < n_groups) ahead = find_dense<GATED>(a, group_ahead, slot);
+    ahead = NULL;
+    if (group_ahead < n_groups) enter(find_slot<GATED>(a, group_ahead, slot, n_slots));
   };
 #pragma unroll 1
   for (uint32_t stage = 0; stage < GEMV_STAGES; stage++) issue(stage);
@@ -91,15 +110,14 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
                                         : x + (uint64_t)r * n_spans * W8A8_SPAN;
   }
   for (uint32_t group = blocks.own(); group < n_groups; group += blocks.count()) {
-    if (group != blocks.own()) tile = find_dense<GATED>(a, group, slot);
+    if (group != blocks.own()) tile = find_slot<GATED>(a, group, slot, n_slots);
     float *own = sums + (buffer * n_slots + slot) * tile_floats;
     if (tile.data != NULL) multiply_spans<T, NT, RAW, columns>(a, ring, first, end, rows, own, issue);
     __syncthreads(); /* it also says that the spans of the group before have been read */
-    if (GATED) {
-      reduce_spans<columns, true>(a, find_dense<true>(a, group, 0), own - slot * tile_floats, scales, warp, n_warps);
-    } else if (tile.data != NULL) {
-      reduce_spans<columns, false>(a, tile, own, scales, split, a.n_splits);
-    }
+    if (GATED && tile.data != NULL)
+      reduce_spans<columns, true>(a, find_slot<true>(a, group, slot / 2 * 2, n_slots), own - slot % 2 * tile_floats,
+                                  scales, slot % 2 * a.n_splits + split, 2 * a.n_splits);
+    if (!GATED && tile.data != NULL) reduce_spans<columns, false>(a, tile, own, scales, split, a.n_splits);
     buffer ^= 1;
   }
   if (RAW && a.raw.is_there) wait_for_prior_grids(); /* who waits for this kernel waits for those before it too */
@@ -107,11 +125,11 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-/* Shared memory of a block. */
+/* Shared memory of a block, for the sums of one group of row tiles or of two. */
 static inline uint32_t w8a8_gemv_bytes(int type, uint32_t n_slots, uint32_t n_splits, uint32_t n_spans,
-                                       uint32_t n_columns, uint32_t n_raw) {
-  return n_slots * n_splits * GEMV_STAGES * span_bytes(type) + 8 * n_slots * n_spans * (n_columns * COLUMN + 16) +
-         n_raw * bytes_of_row(n_spans);
+                                       uint32_t n_columns, uint32_t n_raw, uint32_t n_buffers) {
+  return n_slots * n_splits * GEMV_STAGES * span_bytes(type) +
+         4 * n_buffers * n_slots * n_spans * (n_columns * COLUMN + 16) + n_raw * bytes_of_row(n_spans);
 }
 
 #endif

@@ -108,8 +108,23 @@ bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool share
   return tiles_pairs(n_rows, span_bytes(type), bytes_of_rows(n_rows, n_spans, shared)) > 0;
 }
 
+/* Cuts the inputs of one row's experts into as many splits as have the pairs of row tiles done first: a warp has fewer
+ * spans with more splits, but a multiprocessor fewer pairs at once. It changes no bit. */
+static void choose_splits(const cuda_device *d, gemm_args *a) {
+  uint32_t n_spans = w8a8_spans_of(*a), n_items = gemv_tiles(*a) * a->jobs_max, best = a->n_splits, least = UINT32_MAX;
+  for (uint32_t n = GEMV_WARPS_MAX / 2; n >= 3; n--) {
+    uint32_t n_blocks = d->n_multiprocessors * (GEMV_WARPS_MAX / (2 * n)), each = cuda_ceil(n_spans, n);
+    uint32_t time = cuda_ceil(n_items, n_blocks) * (3 * each + 1); /* to begin and to add up takes a third of a span */
+    bool fits = n_spans >= n && bytes_of(a->type, 2 * n, n_spans, a->n_shared > 0) <=
+                                    GEMV_SHARED_BYTES_MAX / (GEMV_WARPS_MAX / (2 * n));
+    if (fits && time < least) least = time, best = n;
+  }
+  gemm_set_split_k(a, best);
+}
+
 template <int T>
-static weft_status launch_gate_up(cuda_device *d, const gemm_args &a) {
+static weft_status launch_gate_up(cuda_device *d, const gemm_args &given) {
+  gemm_args a = given;
   uint32_t n_spans = w8a8_spans_of(a), rows_bytes = bytes_of_rows(a.n_rows, n_spans, a.n_shared > 0);
   if (a.n_rows > 1) {
     uint32_t n_pairs = tiles_pairs(a.n_rows, span_bytes(T), rows_bytes);
@@ -117,6 +132,7 @@ static weft_status launch_gate_up(cuda_device *d, const gemm_args &a) {
                tiles_bytes(n_pairs, span_bytes(T), rows_bytes), a);
   } else {
     gate_up_items items;
+    choose_splits(d, &a);
     uint32_t n_warps = gate_up_warps(a), bytes = bytes_of(T, n_warps, n_spans, a.n_shared > 0),
              n_blocks = gate_up_blocks_of(d, a, bytes, &items);
     cuda_start(d, w8a8_gate_up_kernel<T>, n_blocks, 32 * n_warps, bytes, a, items);

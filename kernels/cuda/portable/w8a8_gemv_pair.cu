@@ -18,7 +18,7 @@ static __global__ void __maxnreg__(80)
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-bool w8a8_gemv_pairs(const gemm_args *a, const gemm_args *b) {
+bool w8a8_gemv_pairs(const cuda_device *, const gemm_args *a, const gemm_args *b) {
   bool few = a->is_w8a8 && b->is_w8a8 && a->n_rows <= 8 && !a->is_tiled && !b->is_tiled && !a->gated && !b->gated;
   return few && (a->type == WEFT_TYPE_Q4_K || a->type == WEFT_TYPE_Q5_K) && b->type == WEFT_TYPE_Q6_K &&
          (a->raw.x != NULL) == (b->raw.x != NULL) && a->n_splits == b->n_splits;
@@ -30,7 +30,7 @@ static uint32_t slots_of(const cuda_device *d, const gemm_args &a, const gemm_ar
   if (n_raw == 0) return n;
   uint32_t n_tiles = gemv_tiles(a) + gemv_tiles(b);
   while ((n + 1) * a.n_splits <= GEMV_WARPS_MAX && n_tiles > n * d->n_multiprocessors &&
-         w8a8_gemv_bytes(a.type, n + 1, a.n_splits, n_spans, n_columns, n_raw) <= GEMV_SHARED_BYTES_MAX)
+         w8a8_gemv_bytes(a.type, n + 1, a.n_splits, n_spans, n_columns, n_raw, 2) <= GEMV_SHARED_BYTES_MAX)
     n++;
   return n;
 }
@@ -40,7 +40,7 @@ static weft_status start_pair(cuda_device *d, const gemm_args &a, const gemm_arg
   uint32_t n_columns = ROWS == ROWS_RAW_ONE ? 1 : 8, n_raw = ROWS != ROWS_PREPARED ? a.n_rows : 0;
   uint32_t n_slots = slots_of(d, a, b, n_columns), n_warps = n_slots * a.n_splits;
   uint32_t n = cuda_ceil(gemv_tiles(a), n_slots), other = cuda_ceil(gemv_tiles(b), n_slots);
-  uint32_t bytes = w8a8_gemv_bytes(T, n_slots, a.n_splits, w8a8_spans_of(a), n_columns, n_raw);
+  uint32_t bytes = w8a8_gemv_bytes(T, n_slots, a.n_splits, w8a8_spans_of(a), n_columns, n_raw, 2);
   cuda_start(d, w8a8_gemv_pair_kernel<T, WEFT_TYPE_Q6_K, ROWS>, n + other, 32 * n_warps, bytes, a, b, n, n, other);
   return cuda_launched(d, "two products of few rows in 8 bits");
 }
