@@ -61,7 +61,7 @@ static gemv_cut cut_with(const cuda_device *d, const gemm_args &a, uint32_t n_sl
   uint32_t n_groups = cuda_ceil(gemv_tiles(a), a.gated ? n_slots / 2 : n_slots);
   return {n_slots, n_splits, n_groups,
           w8a8_gemv_bytes(a.type, n_slots, n_splits, w8a8_spans_of(a), n_columns, n_raw,
-                          n_groups > d->n_multiprocessors ? 2 : 1)};
+                          n_groups > d->n_multiprocessors || TAKES_TILED ? 2 : 1)};
 }
 
 /* How many row tiles a block takes at once, by the rule of slots_of in gemv_dense.cuh. */
@@ -82,7 +82,7 @@ static gemv_cut cut_gated(const cuda_device *d, const gemm_args &a, uint32_t n_c
                           uint32_t n_warps_max) {
   uint32_t n_spans = w8a8_spans_of(a), least = UINT32_MAX;
   gemv_cut best = cut_with(d, a, 2, a.n_splits, n_columns, n_raw);
-  if (TAKES_TILED) n_warps_max = 0; /* the portable set has rings of another kind, where this was not timed */
+  if (TAKES_TILED) n_warps_max = 0; /* the portable set has rings of another kind; this was not timed with them */
   for (uint32_t n_slots = 2; n_slots <= n_warps_max; n_slots += 2) {
     uint32_t each = cuda_ceil(n_spans, n_warps_max / n_slots), n_splits = cuda_ceil(n_spans, each);
     gemv_cut cut = cut_with(d, a, n_slots, n_splits, n_columns, n_raw);

@@ -111,6 +111,9 @@ bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool share
 /* Cuts the inputs of one row's experts into as many splits as have the pairs of row tiles done first: a warp has fewer
  * spans with more splits, but a multiprocessor fewer pairs at once. It changes no bit. */
 static void choose_splits(const cuda_device *d, gemm_args *a) {
+#ifdef WEFT_CUDA_PORTABLE
+  (void)d, (void)a; /* its rings are of another kind, and this was not timed with them */
+#else
   uint32_t n_spans = w8a8_spans_of(*a), n_items = gemv_tiles(*a) * a->jobs_max, best = a->n_splits, least = UINT32_MAX;
   for (uint32_t n = GEMV_WARPS_MAX / 2; n >= 3; n--) {
     uint32_t n_blocks = d->n_multiprocessors * (GEMV_WARPS_MAX / (2 * n)), each = cuda_ceil(n_spans, n);
@@ -120,6 +123,7 @@ static void choose_splits(const cuda_device *d, gemm_args *a) {
     if (fits && time < least) least = time, best = n;
   }
   gemm_set_split_k(a, best);
+#endif
 }
 
 template <int T>
