@@ -59,6 +59,7 @@ static weft_status set_up_products(cuda_device *d) {
   if (status == WEFT_OK) status = gemm_grouped_setup(d);
   if (status == WEFT_OK) status = experts_stream_setup(d);
   if (status == WEFT_OK) status = gemm_dense_setup(d);
+  if (status == WEFT_OK) status = gemm_f32_setup(d);
   if (status != WEFT_OK || !d->w8a8) return status;
   status = w8a8_gemm_setup(d);
   if (status == WEFT_OK) status = w8a8_dense_setup(d);

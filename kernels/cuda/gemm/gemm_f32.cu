@@ -197,9 +197,15 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS, ROWS > 8 ? 1 : 2)
   }
 }
 
+/* args NULL: sets the kernel up. */
 template <int ROWS, int OUTS>
 static weft_status launch_f32_tiles(cuda_device *d, const gemm_args *args) {
   using S = f32_tile<ROWS, OUTS>;
+  if (args == NULL) {
+    cudaError_t error =
+        cudaFuncSetAttribute(f32_tiles_kernel<ROWS, OUTS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    return cuda_judge(d, error, "setting up f32 products");
+  }
   uint32_t n_groups = 0;
   for (uint32_t w = 0; w < args->n_weights; w++) n_groups += cuda_ceil(args->weight[w].n_out, S::outs);
   cuda_start(d, f32_tiles_kernel<ROWS, OUTS>, dim3(n_groups, cuda_ceil(args->n_rows, S::rows)), 32 * F32_WIDE_WARPS,
@@ -249,4 +255,9 @@ weft_status gemm_f32(cuda_device *d, const gemm_args *args) {
   if (n_rows <= 8 || (n_out < 128 && n_rows <= 128)) return launch_f32<8, 1>(d, args, 2, 1);
   if (n_out >= 128 && n_rows <= 128) return launch_f32<4, F32_OUTS>(d, args, 2, 2);
   return launch_f32<8, 2>(d, args, 4, 1);
+}
+
+weft_status gemm_f32_setup(cuda_device *d) {
+  weft_status status = launch_f32_tiles<16, 8>(d, NULL);
+  return status == WEFT_OK ? launch_f32_tiles<8, 4>(d, NULL) : status;
 }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda.h"
 
 weft_status route_setup(cuda_device *d);
+weft_status gemm_f32_setup(cuda_device *d);
 /* route by a product, then a choice (route.cu). */
 uint64_t route_product_scratch(weft_device *device, const weft_route_args *args);
 weft_status route_product(weft_device *device, const weft_route_args *args);
