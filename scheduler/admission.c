@@ -301,10 +301,10 @@ static bool would_start(const weft_engine *e, const weft_lane *lane, weft_reques
   return weft_pager_headroom(e->pager) >= r->wait.need_pages || (!on_the_way && is_owed_pages(e, r));
 }
 
-/* The request's tenant has no more than its share of places, counting `more` further ones, its clock is behind that of
- * a tenant with running requests, and no tenant is of a higher level. */
+/* The request's tenant has no more than its share of places, counting `more` further ones, and its clock is behind that
+ * of a tenant with running requests. */
 static bool is_light(const weft_engine *e, const weft_request *r, uint32_t more, const standing *most) {
-  if (e->tenants.tenant[r->tenant].clock >= most->clock || level_of(e, r->tenant) < most->level) return false;
+  if (e->tenants.tenant[r->tenant].clock >= most->clock) return false;
   weft_debt places = weft_debt_open(e, r, WEFT_DEBT_PLACES, more);
   return weft_debt_is_within_share(e, &places, r);
 }
@@ -316,18 +316,31 @@ static bool waiter_would_start(const weft_engine *e, const weft_lane *lane) {
          would_start(e, lane, waiter);
 }
 
-uint64_t weft_admission_call(const weft_engine *e, const weft_lane *lane) {
+/* The least clock, below the given one, of a tenant of the highest level that has a prompt on this lane that is not
+ * computed yet, or whose waiting request would start here: of the light ones, or of all. None: the given one. */
+static uint64_t least_clock(const weft_engine *e, const weft_lane *lane, uint64_t least, bool light) {
   const weft_tenants *t = &e->tenants;
-  uint64_t least = UINT64_MAX;
-  if (t->n_tenants == 1) return least;
   standing most = standing_of_others(e);
   for (const weft_link *at = lane->prefilling.next; at != &lane->prefilling; at = at->next) {
     const weft_request *r = WEFT_OF_LINK(at, weft_request, link);
-    if (t->tenant[r->tenant].clock < least && is_light(e, r, 0, &most)) least = t->tenant[r->tenant].clock;
+    if (t->tenant[r->tenant].clock >= least || level_of(e, r->tenant) < most.level) continue;
+    if (!light || is_light(e, r, 0, &most)) least = t->tenant[r->tenant].clock;
   }
   for (uint32_t i = 0; lane->n_waiting > 0 && i < t->n_tenants; i++) {
-    weft_request *r = t->tenant[i].clock < least ? weft_tenants_first(t, lane->index, i) : NULL;
-    if (r != NULL && is_light(e, r, 1, &most) && would_start(e, lane, r)) least = t->tenant[i].clock;
+    if (t->tenant[i].clock >= least || level_of(e, i) < most.level) continue;
+    weft_request *r = weft_tenants_first(t, lane->index, i);
+    if (r != NULL && (!light || is_light(e, r, 1, &most)) && would_start(e, lane, r)) least = t->tenant[i].clock;
   }
+  return least;
+}
+
+uint64_t weft_admission_call(const weft_engine *e, const weft_lane *lane) {
+  if (e->tenants.n_tenants == 1) return UINT64_MAX;
+  uint64_t least = least_clock(e, lane, UINT64_MAX, true);
   return least < UINT64_MAX || !waiter_would_start(e, lane) ? least : UINT64_MAX - 1;
+}
+
+uint64_t weft_admission_behind(const weft_engine *e, const weft_lane *lane, uint64_t clock) {
+  bool lacks_pages = e->claims.waiter != NULL && e->claims.waits_for == WEFT_DEBT_PAGES;
+  return e->claims.starved != NULL || lacks_pages ? clock : least_clock(e, lane, clock, false);
 }

@@ -67,5 +67,10 @@ weft_admission weft_admission_decide(weft_planning *planning, weft_request *requ
  * the clock of that tenant, the least if there are several. UINT64_MAX - 1: there is no such tenant, but the waiter of
  * claims.h would start on this lane, and other requests wait for it. UINT64_MAX: the lane is not called. */
 uint64_t weft_admission_call(const weft_engine *engine, const weft_lane *lane);
+/* Whether a step that another lane is called for, by a tenant with this clock, is due to a tenant on this lane: one of
+ * the highest level, whatever places it has, whose clock is further behind, and whose prompt is not computed yet or
+ * whose waiting request would start. Gives the least clock of such tenants; there is none, or a request of any lane
+ * lacks pages, so that the step might be in vain: the clock given. */
+uint64_t weft_admission_behind(const weft_engine *engine, const weft_lane *lane, uint64_t clock);
 
 #endif

@@ -114,7 +114,8 @@ static void count_step(weft_engine *e, const weft_step_plan *plan) {
   e->last_lane = plan->lane;
 }
 
-/* A lane with work that is called out of its turn (weft_admission_call); WEFT_POLICY_NONE: none is, or the lane whose
+/* A lane with work that is called out of its turn (weft_admission_call), or where a tenant waits that is further behind
+ * than the one that calls, which would else get ahead of it without end; WEFT_POLICY_NONE: none is, or the lane whose
  * turn it is was passed over WEFT_CALLS_MAX times. */
 static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
   uint32_t called = WEFT_POLICY_NONE;
@@ -122,6 +123,10 @@ static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
   if ((lanes & (lanes - 1)) == 0 || e->n_called == WEFT_CALLS_MAX) return called;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     uint64_t clock = (lanes >> i & 1) != 0 ? weft_admission_call(e, &e->lane[i]) : UINT64_MAX;
+    if (clock < least) least = clock, called = i;
+  }
+  for (uint32_t i = 0; least < UINT64_MAX - 1 && i < e->n_lanes; i++) {
+    uint64_t clock = (lanes >> i & 1) != 0 ? weft_admission_behind(e, &e->lane[i], least) : UINT64_MAX;
     if (clock < least) least = clock, called = i;
   }
   return called;

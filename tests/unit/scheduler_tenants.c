@@ -157,6 +157,43 @@ static void a_share_of_the_pages(void **state) {
   weft_engine_release(w.engine, other);
 }
 
+/* Two models. Tenant 2 runs on the second one, whose turn does not end, and is far ahead; prompts of tenant 1 wait for
+ * the first one and hold more than its share of places, so it calls no lane. Tenant 0 calls the second lane for 28
+ * steps. Tenant 1 has a tenth of its weight: three steps meanwhile, so that it has nothing to catch up on when tenant 0
+ * then asks the first model. */
+static void a_call_brings_nobody_ahead(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 3; i++) tenants[i] = (weft_tenant_config){.weight = i == 1 ? 1 : 10};
+  w.config.tenant = tenants;
+  w.fake[0].model.n_canvas = 0; /* it would have more rows than a step */
+  w.config.rows_per_step = 4;
+  w.config.prefill_chunk = 2; /* two prompts share a step */
+  w.config.slice_us = 1000000000;
+  open_world();
+  weft_request_params busy = ask_as(2, 2, 94), behind = ask_as(1, 80, 1), calls = ask_as(0, 56, 1),
+                      last = ask_as(0, 4, 1);
+  busy.model = calls.model = 1;
+  weft_request *others[2], *waits[3], *heavy[2];
+  submit_all(&busy, others, 2);
+  step(2);
+  submit_all(&behind, waits, 3);
+  step(50);
+  assert_int_equal(tenant_stats(1).n_running, 2);
+  uint64_t n_before = tenant_stats(1).n_rows;
+  submit_all(&calls, heavy, 2);
+  do step(1);
+  while (tenant_stats(0).n_running > 0);
+  assert_int_equal(tenant_stats(2).n_running, 2);
+  assert_int_equal(tenant_stats(1).n_rows - n_before, 3 * 4);
+  weft_request *request = submit(&last);
+  step(2);
+  assert_int_equal(end_and_release(request), WEFT_FINISH_LENGTH);
+  run_out();
+  all_end(others, 2, WEFT_FINISH_LENGTH);
+  all_end(waits, 3, WEFT_FINISH_LENGTH);
+  all_end(heavy, 2, WEFT_FINISH_LENGTH);
+}
+
 /* A low class starts last, but after 20 s it stands with the others. */
 static void a_low_class_does_not_starve(void **state) {
   (void)state;
@@ -684,6 +721,7 @@ int main(void) {
                                      TEST(what_is_cached_is_told_to_idle_tenants),
                                      TEST(a_share_of_the_places),
                                      TEST(a_share_of_the_pages),
+                                     TEST(a_call_brings_nobody_ahead),
                                      TEST(a_low_class_does_not_starve),
                                      TEST(a_flood_does_not_age_past_others),
                                      TEST(tokens_come_back),
