@@ -366,14 +366,15 @@ static void run_in_chunks(weft_device *device, world *w, uint32_t seq, const uin
   }
 }
 
-/* Two sequences in one call, of other lengths, from where each is. */
+/* Two sequences in one call, of other lengths or with a row each, in either order, from where each is. */
 static void run_side_by_side(weft_device *device, world *w) {
   uint32_t at[SEQUENCES] = {0, 0}, step = 0;
   while (at[0] < POSITIONS || at[1] < POSITIONS) {
     chunk both[SEQUENCES];
     uint32_t n = 0;
-    for (uint32_t s = 0; s < SEQUENCES; s++) {
-      uint32_t rows = s == step % 2 ? 37 : 1, left = POSITIONS - at[s];
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+      uint32_t s = step % 2 == 0 ? i : SEQUENCES - 1 - i, left = POSITIONS - at[s];
+      uint32_t rows = s == step % 2 && step % 3 != 2 ? 37 : 1;
       if (left == 0) continue;
       both[n++] = (chunk){s, at[s], rows < left ? rows : left};
       at[s] += both[n - 1].n;

@@ -275,16 +275,19 @@ static void weights_at_once(weft_device *device, const weft_type types[3], const
 }
 
 /* Three types of few rows, and many of types that a card with integers multiplies in one product, with an odd number
- * of blocks of 64 outputs; and two types that a card has one kernel for, of up to 8 rows that it quantises or not. */
+ * of blocks of 64 outputs; floats, whose many rows a card multiplies by tiles, but not those of few outputs alone; and
+ * two types that a card has one kernel for, of up to 8 rows that it quantises or not. */
 static void three_weights(weft_device *device) {
   static const weft_type few[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K},
                          many[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K},
+                         floats[3] = {WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32},
                          pairs[3][3] = {{WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q6_K},
                                         {WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K, WEFT_TYPE_Q4_K},
                                         {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0}};
-  static const uint32_t few_out[3] = {48, 5, 33}, many_out[3] = {200, 130, 70};
+  static const uint32_t few_out[3] = {48, 5, 33}, many_out[3] = {200, 130, 70}, floats_out[3] = {200, 1, 70};
   weights_at_once(device, few, few_out, 19, 256, 3);
   weights_at_once(device, many, many_out, 600, 256, 3);
+  weights_at_once(device, floats, floats_out, 200, 388, 4);
   for (uint32_t i = 0; i < 3; i++) {
     for (uint32_t n_rows = 1; n_rows <= 8; n_rows += i == 0 ? 2 : 7) {
       weights_at_once(device, pairs[i], few_out, n_rows, 768, 4);
