@@ -521,22 +521,20 @@ double devices_share(const weft_devices *devices, uint32_t device) {
 }
 
 void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes) {
-  uint64_t n_bytes = 0, n_integers = 0;
+  weft_split split = {.n_devices = devices->n, .n_shards = devices->n_shards};
+  uint64_t n_bytes = 0;
   devices->integers_missing = 0;
   for (uint32_t p = 0; p < devices->n; p++) {
     if (!weft_device_keep_integers(devices->device[p], true)) return;
   }
-  for (uint32_t i = 0; i < n; i++) {
-    uint64_t bytes, integers;
-    weft_split_weights(gguf[i], devices->device[0], &bytes, &integers);
-    n_bytes += bytes;
-    n_integers += integers;
-  }
+  memcpy(split.device, devices->device, sizeof split.device);
+  if (devices->replicas) split.n_devices = split.n_shards = 1;
+  for (uint32_t i = 0; i < n; i++) n_bytes += weft_split_bytes(gguf[i], &split);
   for (uint32_t p = 0; p < devices->n; p++) {
     double share = devices_share(devices, p);
     uint64_t has = weft_device_memory_left(devices->device[p]), room = weights_room(devices, p);
     uint64_t pages = kv_bytes == 0 ? has / 4 : (uint64_t)(share * (double)kv_bytes);
-    uint64_t weights = (uint64_t)(share * (double)(n_bytes + n_integers)), wanted = weights + pages;
+    uint64_t weights = (uint64_t)(share * (double)n_bytes), wanted = weights + pages;
     uint64_t missing = wanted > has ? wanted - has : 0;
     if (weights > room && weights - room > missing) missing = weights - room;
     if (missing > devices->integers_missing) devices->integers_missing = missing;

@@ -168,25 +168,47 @@ static bool has_ranges(const model_hyper *hyper, const weft_split *split) {
   return may && weft_shards_are_direct(&split->device[weft_split_last_place(split)], n);
 }
 
+/* What a tensor takes of all shards of a part: those that have it whole have it each. */
+static uint64_t bytes_in_shards(const weft_gguf_tensor *tensor, const weft_split *split, const model_hyper *hyper,
+                                bool canvases) {
+  uint32_t n_shards = weft_split_shards(split), layer = layer_of(tensor->name);
+  bool is_table = strncmp(tensor->name, "output", 6) == 0 || strcmp(tensor->name, "token_embd.weight") == 0;
+  bool is_part =
+      layer < hyper->n_layers ? is_shared_out(hyper, tensor->name, layer) : is_table && has_ranges(hyper, split);
+  return (tensor->n_bytes + integers_of(split->device[0], tensor, canvases)) * (is_part ? 1 : n_shards);
+}
+
 static void count_bytes(const weft_gguf *gguf, const weft_split *split, const model_hyper *hyper, weft_split_ask *ask,
                         uint64_t *before) {
-  const weft_device *device = split->device[0];
   const bool canvases = has_canvases(gguf);
-  uint32_t n_shards = weft_split_shards(split), n_tables = has_ranges(hyper, split) ? 1 : n_shards;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     uint32_t layer = layer_of(tensor->name);
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
-    uint64_t n_bytes = tensor->n_bytes + integers_of(device, tensor, canvases);
-    if (layer < ask->n_layers)
-      before[layer + 1] += n_bytes * (is_shared_out(hyper, tensor->name, layer) ? 1 : n_shards);
-    if (layer != UINT32_MAX) continue;
-    uint64_t n_all = n_bytes * (is_head || is_embedding ? n_tables : n_shards); /* the others leave as much free */
-    if (!is_head) ask->first_bytes += n_all;
-    if (is_head || is_embedding) ask->last_bytes += n_all;
+    uint64_t n_bytes = bytes_in_shards(tensor, split, hyper, canvases);
+    if (layer < ask->n_layers) before[layer + 1] += n_bytes;
+    if (layer != UINT32_MAX) continue; /* the others leave as much free */
+    if (!is_head) ask->first_bytes += n_bytes;
+    if (is_head || is_embedding) ask->last_bytes += n_bytes;
   }
   for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
+}
+
+uint64_t weft_split_bytes(const weft_gguf *gguf, const weft_split *split) {
+  const model_arch *arch;
+  const bool canvases = has_canvases(gguf);
+  uint64_t n_bytes = 0, n_integers = 0;
+  model_hyper *hyper = weft_split_shards(split) > 1 ? weft_alloc(1, sizeof *hyper) : NULL;
+  if (hyper != NULL && model_hyper_read(gguf, &arch, hyper, NULL) == WEFT_OK) {
+    for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++)
+      n_bytes += bytes_in_shards(weft_gguf_tensor_at(gguf, i), split, hyper, canvases);
+  } else {
+    weft_split_weights(gguf, split->device[0], &n_bytes, &n_integers);
+    n_bytes = (n_bytes + n_integers) * weft_split_shards(split);
+  }
+  weft_free(hyper);
+  return n_bytes;
 }
 
 /* How a page is filled with a cut. */
