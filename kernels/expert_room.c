@@ -10,7 +10,7 @@ void expert_room_expect(expert_room *r, uint64_t n_bytes) {
 
 uint64_t expert_room_reserve(expert_room *r, uint64_t left) {
   if (r->n_placed > 0 || r->cache_bytes > 0 || r->n_expected <= left) return 0;
-  return r->cache_bytes = left / EXPERT_ROOM_CACHE_PART;
+  return r->cache_bytes = left - left / EXPERT_ROOM_STACKS_PART;
 }
 
 uint64_t expert_room_fill(expert_room *r, uint64_t left) {

@@ -3,9 +3,9 @@
  *
  * Law: experts are placed behind all other weights, in the order of the layers. The first ones lie on the card, as far
  * as there is room; from the first one that has none on, all stay in host memory, also one that would have room. So
- * what lies on the card is a prefix of that order. Where it is known beforehand that they have no room together,
- * EXPERT_ROOM_CACHE_PART-th of the room is kept for a cache of those on the host (kernels/expert_cache.h), and what the
- * first one without room leaves becomes part of it. */
+ * what lies on the card is a prefix of that order. Where it is known beforehand that they have no room together, all
+ * but EXPERT_ROOM_STACKS_PART-th of the room is for a cache of those on the host (kernels/expert_cache.h), and what the
+ * first one without room leaves becomes part of it: of a whole stack most experts are hardly chosen. */
 #ifndef WEFT_KERNELS_EXPERT_ROOM_H
 #define WEFT_KERNELS_EXPERT_ROOM_H
 
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { EXPERT_ROOM_CACHE_PART = 16 };
+enum { EXPERT_ROOM_STACKS_PART = 8 };
 
 typedef struct expert_room {
   uint64_t n_expected, n_placed;    /* bytes of the model's experts; of those of them that were placed */

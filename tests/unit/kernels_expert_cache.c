@@ -132,6 +132,7 @@ static uint32_t place_all(uint64_t room_bytes, const uint64_t *n_bytes, uint32_t
   assert_true(cached <= room_bytes - cap);
   if (n_here == n) assert_int_equal(cap, room_bytes); /* nothing is kept for a cache of nothing */
   if (known && n_here < n) assert_int_equal(cap, taken);
+  if (known && n_here < n) assert_true(taken <= room_bytes / EXPERT_ROOM_STACKS_PART + 1); /* the cache has the rest */
   return n_here;
 }
 

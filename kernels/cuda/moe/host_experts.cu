@@ -3,16 +3,16 @@
  *
  * Law: a call reads them in staging memory of the card, in EXPERT_SLOTS slots that have room for a whole weight each,
  * where every matrix lies as it would on the card; so the bytes are the same, and the results are. They come there in
- * one of two ways, by the numbers of the call alone (expert_slots_gathers):
+ * one of two ways, by the numbers of the call and of the places alone (gathers_call):
  *
- *   few rows    a kernel reads the choice and copies the chosen experts alone, from the host or from their places in
- *               the cache (kernels/expert_cache.h), in the order of the main stream. The host knows nothing of the
+ *   few rows,   a kernel reads the choice and copies the chosen experts alone, from the host or from their places in
+ *   many places the cache (kernels/expert_cache.h), in the order of the main stream. The host knows nothing of the
  *               choice, so a graph has it too
  *   many rows   whole weights come over a stream of their own; kernels/expert_slots.h decides which lies in which slot
  *               and what waits for what
  *
  * Experts of the cache are exchanged between steps, in the order of the main stream, when no copy is on its way. What
- * was counted is read without a wait: one weight's counts between two steps, those of the next weight after it. */
+ * was counted until then is read without a wait, in memory of the host to which gathers write it. */
 #include <string.h>
 
 #include "base/log.h"
@@ -29,7 +29,7 @@ typedef struct gather_weight {
   const uint8_t *from, *places; /* from: host memory */
   uint8_t *to;                  /* laid out as `from` */
   const int32_t *place_of;
-  uint32_t *n_tokens;
+  uint32_t *n_tokens, *told;
   cuda_matrix_parts parts;
 } gather_weight;
 
@@ -102,7 +102,8 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
   for (uint32_t i = 0; i < a.n_weights; i++) {
     const gather_weight &w = a.weight[i];
     if (blockIdx.x == i) copy_piece(w.to, w.from, PACKED_HEADER_BYTES);
-    for (uint32_t e = threadIdx.x; blockIdx.x == 0 && e < a.n_mats; e += GATHER_THREADS) w.n_tokens[e] += count[e];
+    for (uint32_t e = threadIdx.x; blockIdx.x == 0 && e < a.n_mats; e += GATHER_THREADS)
+      if (count[e] > 0) w.told[e] = w.n_tokens[e] += count[e];
     for (uint32_t part = 0; part < CUDA_MATRIX_PARTS; part++)
       if (w.parts.n_bytes[part] > 0) first = copy_part(w, part, chosen, n_chosen, first);
   }
@@ -180,8 +181,6 @@ static weft_status open_experts(cuda_device *d) {
   weft_status status = cuda_judge(d, cudaStreamCreateWithFlags(&h->stream, cudaStreamNonBlocking), "making a stream");
   for (uint32_t i = 0; i < EXPERT_SLOTS_EVENTS && status == WEFT_OK; i++)
     status = cuda_judge(d, cudaEventCreateWithFlags(&h->event[i], cudaEventDisableTiming), "making an event");
-  if (status == WEFT_OK)
-    status = cuda_judge(d, cudaEventCreateWithFlags(&d->cache->is_heard, cudaEventDisableTiming), "making an event");
   if (status != WEFT_OK) cuda_experts_close(d);
   return status;
 }
@@ -208,6 +207,7 @@ static void close_kept(cuda_device *d, cuda_kept_experts *kept) {
   if (kept->places != NULL) (void)cudaFree(kept->places);
   if (kept->place_of != NULL) (void)cudaFree(kept->place_of);
   if (kept->data != NULL) (void)cudaFreeHost(kept->data);
+  if (kept->told != NULL) (void)cudaFreeHost(kept->told);
   d->cache->report.n_bytes_cached -= kept->cache.n_places * place_bytes(kept);
   expert_cache_close(&kept->cache);
   memset(kept, 0, sizeof *kept);
@@ -246,17 +246,18 @@ static weft_status open_cache(cuda_device *d, cuda_kept_experts *kept, uint32_t 
   return status == WEFT_OK ? fill_places(d, kept, packed) : status;
 }
 
-/* Room for the counts of a weight. */
-static weft_status grow_heard(cuda_device *d, uint32_t n_mats) {
+/* Memory of the host for the counts of a weight, and the buffer in which they are heard. */
+static weft_status open_counts(cuda_device *d, cuda_kept_experts *kept, uint32_t n_mats) {
   cuda_experts_cache *c = d->cache;
-  if (n_mats <= c->heard_max) return WEFT_OK;
-  weft_status status = cuda_judge(d, cudaStreamSynchronize(d->stream), "the work before");
-  if (status != WEFT_OK) return status;
-  if (c->heard != NULL) (void)cudaFreeHost(c->heard);
-  c->heard = NULL;
-  c->heard_max = c->n_asked = 0;
-  status = cuda_judge(d, cudaHostAlloc((void **)&c->heard, 4ull * n_mats, cudaHostAllocDefault), "counts of experts");
-  if (status == WEFT_OK) c->heard_max = n_mats;
+  if (n_mats > c->heard_max) {
+    void *heard = weft_realloc(c->heard, n_mats, sizeof *c->heard);
+    if (heard == NULL) return WEFT_E_NO_MEMORY;
+    c->heard = (uint32_t *)heard;
+    c->heard_max = n_mats;
+  }
+  cudaError_t error = cudaHostAlloc((void **)&kept->told, 4ull * n_mats, cudaHostAllocMapped);
+  weft_status status = cuda_judge(d, error, "counts of experts");
+  if (status == WEFT_OK) memset(kept->told, 0, 4ull * n_mats);
   return status;
 }
 
@@ -265,6 +266,7 @@ static weft_status fill_kept(cuda_device *d, cuda_kept_experts *kept, uint32_t n
                              const uint8_t *packed) {
   cudaError_t error = cudaHostAlloc(&kept->data, n_bytes, cudaHostAllocMapped);
   weft_status status = cuda_judge(d, error, "pinned memory for experts");
+  if (status == WEFT_OK) status = open_counts(d, kept, n_mats);
   if (status == WEFT_OK) status = open_cache(d, kept, n_mats, n_bytes, packed);
   if (status != WEFT_OK) return status;
   error = cudaMemcpyAsync(kept->data, packed, n_bytes, cudaMemcpyDefault, d->stream);
@@ -277,7 +279,6 @@ weft_status cuda_experts_keep(cuda_device *d, const weft_weight *weight, const c
                               const void *packed, uint64_t n_bytes, void **out) {
   weft_status status = open_experts(d);
   if (status == WEFT_OK && n_bytes > d->experts.slot_bytes) status = grow_staging(d, n_bytes);
-  if (status == WEFT_OK) status = grow_heard(d, weight->n_mats);
   if (status != WEFT_OK) return status;
   cuda_experts_cache *c = d->cache;
   void *list = weft_grow(c->kept, c->n_kept, &c->kept_max, 64, sizeof *c->kept);
@@ -303,7 +304,7 @@ bool cuda_experts_forget(cuda_device *d, void *data) {
   cuda_experts_cache *c = d->cache;
   c->n_kept -= 1;
   memmove(kept, kept + 1, (size_t)(c->kept + c->n_kept - kept) * sizeof *kept);
-  c->n_asked = c->next_heard = 0;
+  c->next = 0;
   return true;
 }
 
@@ -315,11 +316,10 @@ void cuda_experts_close(cuda_device *d) {
   while (c->n_kept > 0) close_kept(d, &c->kept[--c->n_kept]);
   for (uint32_t i = 0; i < EXPERT_SLOTS_EVENTS; i++)
     if (h->event[i] != NULL) (void)cudaEventDestroy(h->event[i]);
-  if (c->is_heard != NULL) (void)cudaEventDestroy(c->is_heard);
-  if (c->heard != NULL) (void)cudaFreeHost(c->heard);
   if (h->staging != NULL) (void)cudaFree(h->staging);
   if (h->stream != NULL) (void)cudaStreamDestroy(h->stream);
   weft_free(c->kept);
+  weft_free(c->heard);
   weft_free(c);
   d->cache = NULL;
   memset(h, 0, sizeof *h);
@@ -360,55 +360,49 @@ static weft_status copy_to_place(cuda_device *d, const cuda_kept_experts *kept, 
   return status;
 }
 
-/* Exchanges experts of a weight, up to EXCHANGE_BYTES. The main stream has the order: products before read what was
- * there, gathers behind read what comes, and the table says so. */
-static weft_status exchange_experts(cuda_device *d, cuda_kept_experts *kept) {
-  enum { EXCHANGE_BYTES = 32 << 20 };
+/* Exchanges experts of a weight, up to n_bytes_max; how many bytes came. The main stream has the order: products before
+ * read what was there, gathers behind read what comes, and the table says so. */
+static uint64_t exchange_experts(cuda_device *d, cuda_kept_experts *kept, uint64_t n_bytes_max) {
   uint64_t n = 0;
   uint32_t expert, place;
   weft_status status = WEFT_OK;
-  while (n * place_bytes(kept) < EXCHANGE_BYTES && status == WEFT_OK &&
+  while (n * place_bytes(kept) < n_bytes_max && status == WEFT_OK &&
          expert_cache_exchange(&kept->cache, &expert, &place)) {
     if (n++ == 0) status = cuda_experts_join(d); /* copies of whole weights may read places */
     if (status == WEFT_OK) status = copy_to_place(d, kept, expert, place);
   }
-  if (n == 0 || status != WEFT_OK) return status;
+  if (n == 0 || status != WEFT_OK) return 0;
   d->fresh = true;
   __atomic_fetch_add(&d->cache->report.n_exchanged, n, __ATOMIC_RELAXED);
-  return cuda_push(d, kept->place_of, kept->cache.place_of, 4ull * kept->cache.n_mats);
+  (void)cuda_push(d, kept->place_of, kept->cache.place_of, 4ull * kept->cache.n_mats);
+  return n * place_bytes(kept);
 }
 
-/* Hears the counts of a weight, which have come. */
-static weft_status hear_counts(cuda_device *d) {
+/* Hears what gathers have counted of a weight until now; how many tokens that is. */
+static uint64_t hear_counts(cuda_device *d, cuda_kept_experts *kept) {
   cuda_experts_cache *c = d->cache;
-  cuda_kept_experts *kept = &c->kept[c->next_heard];
   uint64_t n_tokens = kept->cache.n_tokens, n_hits = kept->cache.n_hits;
+  for (uint32_t e = 0; e < kept->cache.n_mats; e++) c->heard[e] = __atomic_load_n(&kept->told[e], __ATOMIC_RELAXED);
   expert_cache_hear(&kept->cache, c->heard);
   __atomic_fetch_add(&c->report.n_tokens, kept->cache.n_tokens - n_tokens, __ATOMIC_RELAXED);
   __atomic_fetch_add(&c->report.n_tokens_cached, kept->cache.n_hits - n_hits, __ATOMIC_RELAXED);
-  c->next_heard = (c->next_heard + 1) % c->n_kept;
-  c->n_asked = 0;
-  return exchange_experts(d, kept);
+  return kept->cache.n_tokens - n_tokens;
 }
 
+/* Behind steps of more tokens, which take longer, more bytes are exchanged. */
 void cuda_experts_step(weft_device *device) {
+  enum { LEAST_BYTES = 32 << 20, MOST_BYTES = 256 << 20, TOKEN_BYTES = 2048 };
   cuda_device *d = cuda_of(device);
   cuda_experts_cache *c = d->cache;
-  weft_status status = WEFT_OK;
   if (c == NULL || c->n_kept == 0 || d->lost) return;
-  if (c->n_asked > 0) {
-    cudaError_t error = cudaEventQuery(c->is_heard);
-    (void)cudaGetLastError();
-    if (error != cudaSuccess) return; /* not yet; what is wrong with the card, the step will say */
-    status = hear_counts(d);
+  uint64_t n_bytes = 0;
+  for (uint32_t i = 0; i < c->n_kept; i++) n_bytes += TOKEN_BYTES * hear_counts(d, &c->kept[i]);
+  n_bytes = n_bytes < LEAST_BYTES ? LEAST_BYTES : n_bytes > MOST_BYTES ? MOST_BYTES : n_bytes;
+  for (uint32_t i = 0; i < c->n_kept && n_bytes > 0; i++) {
+    uint64_t n = exchange_experts(d, &c->kept[c->next], n_bytes < LEAST_BYTES ? n_bytes : LEAST_BYTES);
+    n_bytes -= n < n_bytes ? n : n_bytes;
+    c->next = (c->next + 1) % c->n_kept;
   }
-  const cuda_kept_experts *next = &c->kept[c->next_heard];
-  uint32_t n_mats = next->cache.n_mats;
-  if (status == WEFT_OK)
-    status = cuda_judge(d, cudaMemcpyAsync(c->heard, next->n_tokens, 4ull * n_mats, cudaMemcpyDefault, d->stream),
-                        "counts of experts");
-  if (status == WEFT_OK) status = cuda_judge(d, cudaEventRecord(c->is_heard, d->stream), "an event");
-  if (status == WEFT_OK) c->n_asked = n_mats;
 }
 
 /* ---- a call ------------------------------------------------------------------------------------------------ */
@@ -417,6 +411,18 @@ static bool is_gathered(const cuda_kept_experts *kept) {
   uint64_t all = 0;
   for (uint32_t part = 0; part < CUDA_MATRIX_PARTS; part++) all |= kept->parts.at[part] | kept->parts.n_bytes[part];
   return all % 16 == 0;
+}
+
+/* Whole weights would cross with all experts that have places: from a quarter of them on the others cross alone. */
+static bool gathers_call(const weft_experts_args *args, cuda_kept_experts *const kept[4]) {
+  bool many_places = true, gathers = true;
+  for (uint32_t i = 0; i < 4; i++) {
+    if (kept[i] == NULL) continue;
+    many_places = many_places && 4 * kept[i]->cache.n_places >= kept[i]->cache.n_mats;
+    gathers = gathers && is_gathered(kept[i]);
+  }
+  uint64_t n_pairs = (uint64_t)args->n_rows * args->k;
+  return gathers && (many_places || expert_slots_gathers(n_pairs, args->down->n_mats));
 }
 
 /* The kernel waits for all work before it, which may read the slots; what comes behind it starts when it has ended,
@@ -436,6 +442,7 @@ static weft_status gather_experts(cuda_device *d, const weft_experts_args *args,
                                h->staging + i * h->slot_bytes,
                                kept[i]->place_of,
                                kept[i]->n_tokens,
+                               kept[i]->told,
                                kept[i]->parts};
   }
   weft_status status = cuda_experts_join(d);
@@ -460,15 +467,14 @@ weft_status cuda_experts_bring(cuda_device *d, weft_experts_args *args, weft_wei
   cuda_host_experts *h = &d->experts;
   const weft_weight **const weight[4] = {&args->gate_up, &args->gate, &args->up, &args->down};
   cuda_kept_experts *kept[4] = {NULL, NULL, NULL, NULL};
-  bool gathers = expert_slots_gathers((uint64_t)args->n_rows * args->k, args->down->n_mats);
   uint32_t n_kept = 0;
   weft_status status = WEFT_OK;
   if (h->stream == NULL) return WEFT_OK;
   for (uint32_t i = 0; i < 4; i++) {
     if (*weight[i] != NULL) kept[i] = find_kept(d, (*weight[i])->data);
     n_kept += kept[i] != NULL;
-    gathers = gathers && (kept[i] == NULL || is_gathered(kept[i]));
   }
+  bool gathers = gathers_call(args, kept);
   if (gathers && n_kept > 0) status = gather_experts(d, args, kept);
   for (uint32_t i = 0; i < 4 && status == WEFT_OK; i++) {
     if (kept[i] == NULL) continue;

@@ -24,15 +24,15 @@ typedef struct cuda_kept_experts {
   uint8_t *places;    /* device */
   int32_t *place_of;  /* device [n_mats], as the cache has it */
   uint32_t *n_tokens; /* device [n_mats]: tokens that each expert was given by a gather */
+  uint32_t *told;     /* pinned [n_mats]: the same, as the last gather has written it, which may run */
 } cuda_kept_experts;
 
 /* What is kept on the host, and which of it lies on the card besides. */
 typedef struct cuda_experts_cache {
   cuda_kept_experts *kept;
   uint32_t n_kept, kept_max;
-  /* n_tokens of kept[next_heard], as they were at is_heard: n_asked of them are on their way to `heard`, pinned. */
-  uint32_t next_heard, n_asked, heard_max, *heard;
-  cudaEvent_t is_heard;
+  uint32_t next;              /* of kept, whose experts are exchanged first */
+  uint32_t heard_max, *heard; /* `told` at one moment */
   weft_experts_report report;
 } cuda_experts_cache;
 
