@@ -316,6 +316,16 @@ static bool waiter_would_start(const weft_engine *e, const weft_lane *lane) {
          would_start(e, lane, waiter);
 }
 
+/* The running request that lacks pages is on this lane and would find them now. No request starts on any lane before it
+ * has them, so others gain when it does. */
+static bool starved_would_go_on(const weft_engine *e, const weft_lane *lane) {
+  const weft_request *r = e->claims.starved, *waiter = e->claims.waiter;
+  if (r == NULL || r->lane != lane->index || e->stats.n_waiting == 0) return false;
+  if (waiter != NULL && weft_debt_goes_before_starved(e, waiter)) return false; /* pages are set aside for that one */
+  uint32_t n = r->denoises ? r->size.n_canvas : 1;
+  return weft_pager_headroom(e->pager) >= lane->info->n_groups * (n / lane->block_min + 1) + lane->state_pages;
+}
+
 /* The least clock, below the given one, of a tenant of the highest level that has a prompt on this lane that is not
  * computed yet, or whose waiting request would start here: of the light ones, or of all. None: the given one. */
 static uint64_t least_clock(const weft_engine *e, const weft_lane *lane, uint64_t least, bool light) {
@@ -337,7 +347,8 @@ static uint64_t least_clock(const weft_engine *e, const weft_lane *lane, uint64_
 uint64_t weft_admission_call(const weft_engine *e, const weft_lane *lane) {
   if (e->tenants.n_tenants == 1) return UINT64_MAX;
   uint64_t least = least_clock(e, lane, UINT64_MAX, true);
-  return least < UINT64_MAX || !waiter_would_start(e, lane) ? least : UINT64_MAX - 1;
+  bool frees_others = waiter_would_start(e, lane) || starved_would_go_on(e, lane);
+  return least < UINT64_MAX || !frees_others ? least : UINT64_MAX - 1;
 }
 
 uint64_t weft_admission_behind(const weft_engine *e, const weft_lane *lane, uint64_t clock) {

@@ -65,7 +65,8 @@ weft_admission weft_admission_decide(weft_planning *planning, weft_request *requ
  * its share of places, and its clock is behind that of a tenant with running requests; and a waiting request of it
  * would start on the lane now or claim what is owed to it, or a prompt of it on the lane is not computed yet. Gives
  * the clock of that tenant, the least if there are several. UINT64_MAX - 1: there is no such tenant, but the waiter of
- * claims.h would start on this lane, and other requests wait for it. UINT64_MAX: the lane is not called. */
+ * claims.h would start on this lane, or its starved request would go on, and other requests wait for it. UINT64_MAX:
+ * the lane is not called. */
 uint64_t weft_admission_call(const weft_engine *engine, const weft_lane *lane);
 /* Whether a step that another lane is called for, by a tenant with this clock, is due to a tenant on this lane: one of
  * the highest level, whatever places it has, whose clock is further behind, and whose prompt is not computed yet or

@@ -194,6 +194,37 @@ static void a_call_brings_nobody_ahead(void **state) {
   all_end(heavy, 2, WEFT_FINISH_LENGTH);
 }
 
+/* Two models. A request of tenant 2 on the second one comes to lack pages, so the first one has the turn, which does
+ * not end. Once pages are free it gets them although its model has no turn: no request starts before it has them, and
+ * tenant 0 would wait for the end of the turn. */
+static void who_lacks_pages_needs_no_turn(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 3; i++)
+    tenants[i] = (weft_tenant_config){.weight = i == 1 ? 8 : 1, .priority_class = i == 2 ? WEFT_CLASS_LOW : 0};
+  w.config.tenant = tenants;
+  w.config.slice_us = 1000000000;
+  w.config.rows_per_step = 8;
+  w.config.n_pages = 19;
+  open_world();
+  weft_request_params lacks = ask_as(2, 2, 90), large = ask_as(1, 64, 4), turn = ask_as(1, 2, 60),
+                      late = ask_as(0, 4, 1);
+  lacks.model = 1;
+  weft_request *r[4] = {submit(&lacks)};
+  step(3);
+  r[1] = submit(&large);
+  r[2] = submit(&turn);
+  do step(1);
+  while (tenant_stats(1).n_finished == 0);
+  assert_int_equal(tenant_stats(2).n_running, 1);
+  uint64_t n_rows = tenant_stats(2).n_rows;
+  r[3] = submit(&late);
+  step(2);
+  assert_int_equal(tenant_stats(0).n_finished, 1);
+  assert_true(tenant_stats(2).n_rows > n_rows);
+  run_out();
+  all_end(r, 4, WEFT_FINISH_LENGTH);
+}
+
 /* A low class starts last, but after 20 s it stands with the others. */
 static void a_low_class_does_not_starve(void **state) {
   (void)state;
@@ -722,6 +753,7 @@ int main(void) {
                                      TEST(a_share_of_the_places),
                                      TEST(a_share_of_the_pages),
                                      TEST(a_call_brings_nobody_ahead),
+                                     TEST(who_lacks_pages_needs_no_turn),
                                      TEST(a_low_class_does_not_starve),
                                      TEST(a_flood_does_not_age_past_others),
                                      TEST(tokens_come_back),
