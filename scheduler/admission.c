@@ -323,11 +323,11 @@ static bool starved_would_go_on(const weft_engine *e, const weft_lane *lane) {
   if (r == NULL || r->lane != lane->index || e->stats.n_waiting == 0) return false;
   if (waiter != NULL && weft_debt_goes_before_starved(e, waiter)) return false; /* pages are set aside for that one */
   uint32_t n = r->denoises ? r->size.n_canvas : 1;
-  return weft_pager_headroom(e->pager) >= lane->info->n_groups * (n / lane->block_min + 1) + lane->state_pages;
+  return weft_pager_headroom(e->pager) >= weft_lane_pages_for_rows(lane, n);
 }
 
-/* The least clock, below the given one, of a tenant of the highest level that has a prompt on this lane that is not
- * computed yet, or whose waiting request would start here: of the light ones, or of all. None: the given one. */
+/* Of the tenants of the highest level that have a prompt on this lane which is not computed yet, or a waiting request
+ * that would start here, the least clock: of all of them, or of the light ones. No clock is below `least`: that. */
 static uint64_t least_clock(const weft_engine *e, const weft_lane *lane, uint64_t least, bool light) {
   const weft_tenants *t = &e->tenants;
   standing most = standing_of_others(e);
@@ -347,8 +347,8 @@ static uint64_t least_clock(const weft_engine *e, const weft_lane *lane, uint64_
 uint64_t weft_admission_call(const weft_engine *e, const weft_lane *lane) {
   if (e->tenants.n_tenants == 1) return UINT64_MAX;
   uint64_t least = least_clock(e, lane, UINT64_MAX, true);
-  bool frees_others = waiter_would_start(e, lane) || starved_would_go_on(e, lane);
-  return least < UINT64_MAX || !frees_others ? least : UINT64_MAX - 1;
+  if (least < UINT64_MAX) return least;
+  return waiter_would_start(e, lane) || starved_would_go_on(e, lane) ? UINT64_MAX - 1 : UINT64_MAX;
 }
 
 uint64_t weft_admission_behind(const weft_engine *e, const weft_lane *lane, uint64_t clock) {

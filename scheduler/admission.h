@@ -68,10 +68,10 @@ weft_admission weft_admission_decide(weft_planning *planning, weft_request *requ
  * claims.h would start on this lane, or its starved request would go on, and other requests wait for it. UINT64_MAX:
  * the lane is not called. */
 uint64_t weft_admission_call(const weft_engine *engine, const weft_lane *lane);
-/* Whether a step that another lane is called for, by a tenant with this clock, is due to a tenant on this lane: one of
- * the highest level, whatever places it has, whose clock is further behind, and whose prompt is not computed yet or
- * whose waiting request would start. Gives the least clock of such tenants; there is none, or a request of any lane
- * lacks pages, so that the step might be in vain: the clock given. */
+/* Some lane is called by a tenant with the given clock. A tenant on this lane comes before it if its clock is further
+ * behind and it is of the highest level, whatever places it has, and if a prompt of it is not computed yet or a waiting
+ * request of it would start. Gives the least clock of such tenants. The given clock: there is none, or a request of any
+ * lane lacks pages, so that a step for such a tenant might be in vain. */
 uint64_t weft_admission_behind(const weft_engine *engine, const weft_lane *lane, uint64_t clock);
 
 #endif

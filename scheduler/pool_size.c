@@ -109,6 +109,7 @@ static void shrink_pool(weft_engine *e, uint32_t n_pages) {
   tell_size(e);
 }
 
+/* From n pages towards more, a step at most; n where no more are wanted. */
 static uint32_t next_size(uint32_t n, uint32_t wanted, uint32_t step) {
   return wanted <= n ? n : wanted - n < step ? wanted : n + step;
 }
@@ -124,7 +125,7 @@ void weft_pool_size_begin(weft_engine *e) {
            n = stats.n_pages, to = next_size(n, wanted, calls->n_pages_step);
   if (atomic_load(&p->asked) != p->n_heard) p->n_refused = 0;
   p->n_heard = atomic_load(&p->asked);
-  if (was_refused(p, to)) to = next_size(n, least, calls->n_pages_step); /* what requests need may be there */
+  if (was_refused(p, to)) to = next_size(n, least, calls->n_pages_step); /* there may be room for what requests need */
   if (to > n) grow_pool(e, to);
   uint32_t in_use = stats.n_pinned + weft_policy_margin(e->n_running, e->config.n_pages);
   if (wanted < in_use) wanted = in_use;

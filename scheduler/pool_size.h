@@ -4,10 +4,10 @@
  * Law. Any thread says how many pages the pool shall have; the engine's thread gets there step by step, and tells
  * after each of them. No request loses a block for it: cached blocks give way, blocks that are in use are moved, and
  * what is in use beyond the size asked for leaves as requests end, since the pages that these give back are closed
- * before anybody else can take them; meanwhile those that run keep the margin that admission leaves them. The pool
- * never becomes so small that a request that was accepted could not run: pages of held pins, and beside them those of
- * the largest request since the engine was last without any, stay, or are asked of the memory again where they went,
- * also when there is none for what somebody asked for.
+ * before anybody else can take them; meanwhile those that run keep the margin that admission leaves them. A request
+ * that was accepted can run whatever size was asked for: pages of held pins, and beside them those of the largest
+ * request since the engine was last without any, stay. Where the pool was smaller when that request came, their memory
+ * is asked for again, and that also after memory for more pages was refused.
  *
  * Memory. Pages are opened after their memory is there. Of pages that were closed it is given back when every step
  * that was submitted before, and the copies of what was moved, have landed; so neither waits for the other, and no step

@@ -67,8 +67,7 @@ bool weft_relief_yields(const weft_engine *e, const weft_request *r, uint32_t n)
   if (waiter == NULL || waiter->tenant == r->tenant || e->claims.waits_for != WEFT_DEBT_PAGES) return false;
   if (e->claims.none_set_aside) return false;
   if (!weft_tenants_may_start(&e->tenants, waiter->tenant) || !weft_debt_goes_before_starved(e, waiter)) return false;
-  const weft_lane *lane = &e->lane[r->lane];
-  uint32_t own = lane->info->n_groups * (n / lane->block_min + 1) + lane->state_pages;
+  uint32_t own = weft_lane_pages_for_rows(&e->lane[r->lane], n);
   if (weft_pager_headroom(e->pager) >= waiter->wait.need_pages + own) return false;
   weft_debt debt = weft_debt_open(e, waiter, WEFT_DEBT_PAGES, waiter->wait.need_pages);
   return weft_debt_is_within_share(e, &debt, waiter) && weft_debt_owes(e, &debt, r->tenant, waiter);

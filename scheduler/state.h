@@ -201,6 +201,12 @@ static inline uint32_t weft_lane_n_requests(const weft_lane *lane) {
   return lane->n_running + (lane->stay == WEFT_STAY_HERE ? lane->n_waiting : 0);
 }
 
+/* Most pages that n further rows of a running request take: blocks of each group, and a state of each group that has
+ * states. */
+static inline uint32_t weft_lane_pages_for_rows(const weft_lane *lane, uint32_t n) {
+  return lane->info->n_groups * (n / lane->block_min + 1) + lane->state_pages;
+}
+
 /* One bit per lane that has any such request. */
 static inline uint64_t weft_lanes_with_requests(const weft_engine *engine) {
   uint64_t bits = 0;

@@ -114,9 +114,9 @@ static void count_step(weft_engine *e, const weft_step_plan *plan) {
   e->last_lane = plan->lane;
 }
 
-/* A lane with work that is called out of its turn (weft_admission_call), or where a tenant waits that is further behind
- * than the one that calls, which would else get ahead of it without end; WEFT_POLICY_NONE: none is, or the lane whose
- * turn it is was passed over WEFT_CALLS_MAX times. */
+/* A lane with work that is called out of its turn (weft_admission_call). Where a tenant on another lane is further
+ * behind than the one that calls, it is that lane: else the caller would get ahead of that tenant by all its calls.
+ * WEFT_POLICY_NONE: none is called, or the lane whose turn it is was passed over WEFT_CALLS_MAX times. */
 static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
   uint32_t called = WEFT_POLICY_NONE;
   uint64_t least = UINT64_MAX;
