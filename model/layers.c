@@ -605,7 +605,8 @@ weft_route_args layers_route_of(const weft_model *model, const model_part *part,
   };
 }
 
-/* A shard routes rows of its own alone. */
+/* The product has all rows, and a shard's router only those that it owns; a router with a bias, or whose scores are not
+ * the product alone, is multiplied by its own op. */
 bool layers_joins_router(const weft_model *model, const model_layer *layer, const weft_weight *weight) {
   return model->n_shards == 1 && model->hyper.choice.scores == 0 && layer->router_bias == NULL &&
          weight->data != NULL && weight->type == layer->router.type;

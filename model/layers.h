@@ -90,8 +90,8 @@ weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_f
 /* The feed-forward part of a layer with experts. They are chosen by the router's product with `routed`, of rows that the
  * shard owns; out = what they make of x, in x_form (layers_experts_form), of rows that the shard owns; out may be
  * `routed`. shared, or NULL: an MLP of all rows beside them, whose x and out are of rows that the shard owns.
- * with_router, or NULL: a weight that multiplies `routed` in one product with the router, into with_router_out; only
- * where layers_joins_router says so. */
+ * with_router, or NULL: a weight whose product with `routed` is made together with the router's, into with_router_out;
+ * only where layers_joins_router says so. */
 typedef struct layers_experts_args {
   const float *routed;
   float *x, *out;
@@ -100,6 +100,7 @@ typedef struct layers_experts_args {
   const weft_weight *with_router;
   float *with_router_out;
 } layers_experts_args;
+/* Whether a weight, which may be missing, can be multiplied with the layer's router in one product. */
 bool layers_joins_router(const weft_model *model, const model_layer *layer, const weft_weight *weight);
 weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer);
 weft_status layers_experts(model_step *step, const model_layer *layer, const layers_experts_args *args);

@@ -174,8 +174,8 @@ weft_status qwen35_load_nextn(weft_model *model, weights_loader *loader) {
 
 /* ---- forward ---- */
 
-/* s->y = sigmoid(shared_gate h) * s->y, the MLP beside the experts; without such a gate as it is. Its product may have
- * been made with the router's. */
+/* s->y = sigmoid(shared_gate h) * s->y, the MLP beside the experts; without such a gate as it is. The gate's product is
+ * there already where it was made with the router's (compute_experts). */
 static weft_status gate_shared(model_step *step, const model_layer *layer) {
   const model_scratch *s = &step->part->scratch;
   const weft_weight *weight = &layer->shared_gate;

@@ -168,7 +168,8 @@ static bool has_ranges(const model_hyper *hyper, const weft_split *split) {
   return may && weft_shards_are_direct(&split->device[weft_split_last_place(split)], n);
 }
 
-/* What a tensor takes of all shards of a part: those that have it whole have it each. */
+/* Bytes that a tensor takes of the room of all shards of a part: what each has whole counts for each, and so does what
+ * the first one alone has, since the others leave as much free. */
 static uint64_t bytes_in_shards(const weft_gguf_tensor *tensor, const weft_split *split, const model_hyper *hyper,
                                 bool canvases) {
   uint32_t n_shards = weft_split_shards(split), layer = layer_of(tensor->name);
@@ -188,7 +189,7 @@ static void count_bytes(const weft_gguf *gguf, const weft_split *split, const mo
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
     uint64_t n_bytes = bytes_in_shards(tensor, split, hyper, canvases);
     if (layer < ask->n_layers) before[layer + 1] += n_bytes;
-    if (layer != UINT32_MAX) continue; /* the others leave as much free */
+    if (layer != UINT32_MAX) continue;
     if (!is_head) ask->first_bytes += n_bytes;
     if (is_head || is_embedding) ask->last_bytes += n_bytes;
   }

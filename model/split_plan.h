@@ -49,8 +49,9 @@ typedef struct weft_split_reason {
 /* Bytes of a file's weights on devices, and of the integers that the device keeps of them besides. */
 void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers);
 
-/* Bytes of both on all devices of a split: what the shards of a part have each whole counts for each. split->device,
- * n_devices and n_shards are given. A file whose keys cannot be read counts as whole on every shard. */
+/* Bytes of both on all devices of a split: what the shards of a part have each whole counts for each, and so does what
+ * the first of them alone has. split->device, n_devices and n_shards are given. A file whose keys cannot be read, or
+ * for whose keys there is no memory, counts as whole on every shard. */
 uint64_t weft_split_bytes(const weft_gguf *gguf, const weft_split *split);
 
 /* In how many shards a file's model can lie, as bits N - 1 (model/weights_slice.h); 1 where its keys cannot be read. */
