@@ -18,9 +18,9 @@ const step_times *step_times_of(uint32_t set) {
   return &times_of_set[set];
 }
 
-/* Layers whose rows are keys and values at once: what such a layer takes beside its floor, over what one of the model
- * above does, in decode of 1 to 32 sequences after 2048 tokens (h200-glm-flash.json), and where these rows are of a
- * window and the stream has several parts, of one (h200-deepseek4-whole.json). */
+/* What a layer whose rows are keys and values at once takes beside its floor, in layers of the model above: in decode
+ * of 1 to 32 sequences after 2048 tokens (h200-glm-flash.json); and where the rows are of a window and the stream has
+ * several parts, in decode of one sequence (h200-deepseek4-whole.json). */
 static const double latent_layers = 3.0, stream_layers = 5.6;
 
 double step_layers(const weft_file_facts *file) {
@@ -49,8 +49,8 @@ double step_integer_rate(const char *title, double product_rate) {
   return product_rate * (strstr(title, "GeForce") != NULL ? 4 : 2);
 }
 
-double step_slower(uint32_t capability, double products) {
-  /* of a multiprocessor's tensor cores, by the makers' sheets */
+double step_product_times(uint32_t capability, double products) {
+  /* what tensor cores of a multiprocessor make, by the makers' sheets */
   double most = capability >= 120   ? 1024
                 : capability >= 100 ? 8192
                 : capability >= 90  ? 4096

@@ -87,12 +87,12 @@ static void predict_fast_rates(const weft_file_facts *file, const plan_card *car
   double decode = step_floor(file, card->memory_rate, rate, n, n * half, false);
   r->fast.decode = n / (t->decode_layer_us * layers + t->decode_times * decode);
   step_parts prefill = step_parts_of(file, card->memory_rate, rate, STEP_ROWS_CARD, full, false);
-  r->fast.prefill =
-      STEP_ROWS_CARD / fmax(prefill.memory, step_slower(card->capability, t->prefill_products) * prefill.products);
+  r->fast.prefill = STEP_ROWS_CARD /
+                    fmax(prefill.memory, step_product_times(card->capability, t->prefill_products) * prefill.products);
   if (file->canvas_length == 0) return;
   step_parts canvas = step_parts_of(file, card->memory_rate, rate, n * file->canvas_length, n * half, true);
-  double seconds =
-      t->canvas_memory_times * canvas.memory + step_slower(card->capability, t->canvas_products) * canvas.products;
+  double seconds = t->canvas_memory_times * canvas.memory +
+                   step_product_times(card->capability, t->canvas_products) * canvas.products;
   r->fast.canvas_ms = 1e3 * fmax(seconds, t->decode_layer_us * layers);
 }
 
