@@ -325,7 +325,7 @@ static bool chooses_by_file(const weft_open_options *options) {
 
 /* ---- --split auto ---- */
 
-/* CARD_SETS: none. */
+/* The device's kernel set (card_sets.h); CARD_SETS: none. */
 static uint32_t set_of(const weft_device_info *info) {
   uint32_t i = 0;
   while (i < CARD_SETS && !(info->set != NULL && strcmp(info->set, card_sets[i].name) == 0)) i++;
@@ -354,7 +354,7 @@ static split_machine machine_of(const weft_devices *devices, weft_gguf *const *g
   return m;
 }
 
-/* The facts of the file with most weights; NULL: there is none whose keys can be read. */
+/* The facts of the file with most weights; NULL: there is no file, or that one's keys cannot be read. */
 static weft_status read_largest(weft_gguf *const *gguf, uint32_t n_files, weft_file_facts **largest,
                                 weft_error *error) {
   weft_status status = WEFT_OK;
@@ -401,8 +401,9 @@ static bool rates_differ(double a, double b) {
   return a > 1.1 * b || b > 1.1 * a;
 }
 
-/* Parts on unequal cards get work as fast as these are thought to be, which the driver's figures say, so every start
- * comes to the same. Of a folder's models no file is known: their parts are equal. */
+/* Where cards are unequal, each part gets work by how fast its card is expected to be, one of shards by its slowest
+ * card. That comes from the driver's figures and is the same at every start. Of a folder's models no file is known:
+ * their parts are equal. */
 static weft_status find_speeds(weft_gguf *const *gguf, uint32_t n_files, weft_devices *devices, weft_error *error) {
   const uint32_t n_parts = devices_n_parts(devices);
   bool unequal = false, known = true;
@@ -413,13 +414,14 @@ static weft_status find_speeds(weft_gguf *const *gguf, uint32_t n_files, weft_de
   if (!unequal || devices->replicas || devices->has_ratio || n_parts == 1 || n_files == 0) return WEFT_OK;
   weft_file_facts *largest = NULL;
   weft_status status = read_largest(gguf, n_files, &largest, error);
-  for (uint32_t p = 0; p < n_parts && largest != NULL; p++) {
-    const weft_device_info *info = weft_device_get_info(devices->device[p * shards_of(devices)]);
+  for (uint32_t i = 0; i < devices->n && largest != NULL; i++) {
+    const weft_device_info *info = weft_device_get_info(devices->device[i]);
     const split_machine card = {
         .set = set_of(info), .memory_rate = info->memory_rate, .product_rate = info->product_rate};
-    double seconds = split_card_step(largest, &card);
+    double seconds = split_card_step(largest, &card), *speed = &devices->ratio[i / shards_of(devices)];
     known = known && seconds > 0;
-    devices->ratio[p] = known ? 1.0 / seconds : 1.0;
+    bool is_first = i % shards_of(devices) == 0;
+    if (known && (is_first || 1.0 / seconds < *speed)) *speed = 1.0 / seconds;
   }
   devices->by_speed = known && largest != NULL;
   weft_free(largest);
@@ -664,6 +666,16 @@ static void print_auto(const weft_devices *devices, const weft_model_info *info,
       devices->n, devices->n - 1, devices->n == 2 ? "" : "s", (double)info->n_hidden * 4 / 1024.0, n_exchanges);
 }
 
+/* Of each part, as shares of all. */
+static void print_speeds(const weft_devices *devices, weft_text *out) {
+  const uint32_t n_parts = devices_n_parts(devices), n_shards = shards_of(devices);
+  weft_text_puts(out, ", for their speeds of ");
+  for (uint32_t p = 0; p < n_parts; p++) {
+    const char *before = p == 0 ? "" : p + 1 == n_parts ? " and " : ", ";
+    weft_text_printf(out, "%s%.2f", before, devices_share(devices, p * n_shards) * n_shards);
+  }
+}
+
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
                          const weft_split_reason *reason, weft_text *out) {
   if (devices->n == 1) return;
@@ -691,12 +703,7 @@ void devices_print_parts(const weft_devices *devices, const weft_model_info *inf
   }
   weft_text_printf(out, "equal work for each %s, of which the head is %.1f layers",
                    shards_of(devices) > 1 ? "part" : "device", reason->head);
-  for (uint32_t p = 0; p < devices_n_parts(devices) && devices->by_speed; p++)
-    weft_text_printf(out, "%s%.2f",
-                     p == 0                              ? ", for their speeds of "
-                     : p + 1 == devices_n_parts(devices) ? " and "
-                                                         : ", ",
-                     devices_share(devices, p * shards_of(devices)) * shards_of(devices));
+  if (devices->by_speed) print_speeds(devices, out);
   if (reason->why == WEFT_SPLIT_ROOM) weft_text_puts(out, ", as far as each device has room for its weights");
   if (reason->why == WEFT_SPLIT_TOO_LITTLE)
     weft_text_puts(out, "; the devices have too little room, so some experts stay in host memory");

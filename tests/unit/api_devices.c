@@ -696,13 +696,13 @@ static void test_layers_on_two_generations(void **state) {
 }
 
 static const struct {
-  double memory[2], products;
+  double memory[4], products; /* of four devices: two parts of two shards each */
   const char *ratio, *line;
-  uint32_t first; /* layer of the second device */
-} speeds[] = {{{1e12, 1e12}, 1e14, NULL, "equal work for each device, of which the head is 1.2 layers\n", 4},
-              {{1e12, 0.95e12}, 1e14, NULL, "equal work for each device, of which the head is 1.2 layers\n", 4},
+  uint32_t first; /* layer of the second part */
+} speeds[] = {{{1e12, 0.95e12}, 1e14, NULL, "equal work for each device, of which the head is 1.2 layers\n", 4},
               {{3e8, 1e8}, 1e15, NULL, "of which the head is 1.2 layers, for their speeds of 0.7", 5},
               {{1e8, 3e8}, 1e15, NULL, "of which the head is 1.2 layers, for their speeds of 0.2", 2},
+              {{3e8, 1e8, 3e8, 3e8}, 1e15, NULL, "1.2 layers, for their speeds of 0.2", 2},
               {{1e8, 3e8}, 1e15, "5,1", "where --split-ratio says\n", 5},
               {{1e12, 0}, 1e14, NULL, "equal work for each device, of which the head is 1.2 layers\n", 4}};
 
@@ -712,21 +712,21 @@ static void give_speeds(void *self, weft_device *device) {
   device->info.product_rate = speeds[*(size_t *)self].products;
 }
 
-/* Work is shared out to unequal cards by how fast they are thought to be, and the plan says so; a ratio that was given
- * holds, and of cards that do not say what they can do nothing is thought. */
+/* Work is shared out to unequal cards by how fast they are expected to be, shards by the slowest of a part, and the
+ * plan says so; a ratio that was given holds, and of cards that do not say what they can do nothing is expected. */
 static void test_unequal_cards(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) {
-    weft_open_options options = demo("0,1");
+    weft_open_options options = demo(speeds[i].memory[2] > 0 ? "0,1,2,3" : "0,1");
     weft_runtime *rt;
     char error[512] = "", part[64];
-    options.split = "layer";
+    options.split = speeds[i].memory[2] > 0 ? "tensor:2,layer:2" : "layer";
     options.split_ratio = speeds[i].ratio;
     weft_device_on_open(give_speeds, &i);
     int opened = weft_open(&options, &rt, error, sizeof error);
     weft_device_on_open(NULL, NULL);
     if (opened != 0) fail_msg("row %zu: %s", i, error);
-    (void)snprintf(part, sizeof part, "layers %u to 5 on device 1", speeds[i].first);
+    (void)snprintf(part, sizeof part, "layers %u to 5 on device ", speeds[i].first);
     const char *const words[] = {speeds[i].line, part};
     check_words(weft_plan(rt), words, 2);
     weft_close(rt);
