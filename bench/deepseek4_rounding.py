@@ -12,14 +12,14 @@ weights drawn as tests/golden draws them, in f32 by transformers' classes. Train
 of made-up scores has no index rows that stand out, so many are chosen by little.
 """
 
-import datetime
 import json
 import math
 import os
-import subprocess
 import sys
 
 import torch
+
+import facts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tests", "golden"))
@@ -75,7 +75,7 @@ def makers_index(x):
     return as_e2m1(turned(x))
 
 
-# what becomes of rows, of index rows and of queries of the index
+# what rounds rows, index rows and queries of the index; None: nothing
 WAYS = {"none": (None, None, None), "bf16": (bf16, bf16, None), "e4m3 rows": (makers_rows, bf16, None),
         "e4m3 rows, e2m1 index": (makers_rows, makers_index, makers_index)}
 
@@ -125,11 +125,10 @@ def main():
     model.model.norm.weight.data *= 10.0  # so that tokens are about as uncertain as those of a language model
     tokens = torch.randint(0, MODEL.vocab, (1, TOKENS), generator=torch.Generator().manual_seed(SEED + 1))
     ways = {way: run(model, tokens, way) for way in WAYS}
-    plain, commit = ways["none"], subprocess.run(["git", "-C", HERE, "rev-parse", "--short=8", "HEAD"], capture_output=True,
-                                                 text=True, check=True).stdout.strip()
-    facts = {"device": "cpu, f32, transformers", "date": datetime.date.today().isoformat(), "commit": commit,
-             "command": f"bench/deepseek4_rounding.py {TOKENS} {SEED}", "model": {"made_by": "bench/deepseek4_rounding.py"},
-             "runs": "one: not timed", "spread": "none: not timed", "positions": TOKENS}
+    plain = ways["none"]
+    begin = facts.facts({"made_by": "bench/deepseek4_rounding.py"}, "cpu, f32, transformers")
+    begin |= {"command": f"bench/deepseek4_rounding.py {TOKENS} {SEED}", "runs": "one: not timed", "spread": "none: not timed",
+              "positions": TOKENS}
     out = []
     for way, (logs, chosen) in ways.items():
         if way == "none":
@@ -140,10 +139,11 @@ def main():
                     "best_token_equal": (logs.argmax(-1) == plain[0].argmax(-1)).double().mean().item(),
                     "entropy": -(plain[0].exp() * plain[0]).sum(-1).mean().item(),
                     "other_choices_by_layer": share_of_other_choices(plain[1], chosen)})
-    out[0] = facts | out[0]
+    out[0] = begin | out[0]
     short = [{k: float(f"{x:.3g}") if isinstance(x, float) else [float(f"{y:.3g}") for y in x] if isinstance(x, list) else x
               for k, x in row.items()} for row in out]
     print("[\n" + ",\n".join(json.dumps(x) for x in short) + "\n]")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,11 @@ USUAL = ["rtx-4060:gemma4-e4b:q4_0:4:6144:2048", "rtx-3060:gemma4-12b:q4_0:4:614
 
 
 def ask_driver(*query):
-    out = subprocess.run(["nvidia-smi", *query, "--format=csv,noheader,nounits"], capture_output=True, text=True)
+    """Rows of words; none where the driver's program is missing."""
+    try:
+        out = subprocess.run(["nvidia-smi", *query, "--format=csv,noheader,nounits"], capture_output=True, text=True)
+    except OSError:
+        return []
     return [[word.strip() for word in line.split(",")] for line in out.stdout.splitlines()]
 
 

@@ -10,9 +10,11 @@ completions and takes prompts of token ids will do.
 Loads: writing (32, 128 and 512 clients, token by token), shared (128 clients with a long prompt in common, its prefix not found
 and found), users (96 clients with prompts and answers of mixed lengths; 64 tenants, each with a prompt in common), long (16 clients
 with prompts of 16,384), canvases (8, 32 and 128 clients of a model that writes by diffusion; in as many steps a canvas as
-bench/serving.py says, which another server than weft must be started with), mix (both kinds at once; weft alone takes it). FOLDER/serve.jsonl gets one record for each load and start, with date, device, commit, model and command; FOLDER/NAME.ROUND.log what a
-server said. `start_s` is the time from starting the command to its first token. Each server first gets a few seconds of its first load
-that are not recorded.
+bench/serving.py says, which another server than weft must be started with), mix (both kinds at once; weft alone takes it).
+
+FOLDER/serve.jsonl gets one record for each load and start, with date, device, commit, model and command; FOLDER/NAME.ROUND.log what
+a server said. `start_s` is the time from starting the command to its first token. Each server first gets a few seconds of its first
+load that are not recorded.
 
 Law: a server that does not start, ends or refuses has a record that says so, the others go on, and the exit code is 1. No server
 outlives this program.
