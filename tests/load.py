@@ -56,7 +56,8 @@ def test_mixed_lengths(server):
 
 def test_tenants(server):
     prompts = load.Prompts(load.Scenario(name="tenants", prompt=48, shared=40, tenants=3), server, 1)
-    begins = {prompts.make(prompts_random, client).rsplit(",", 8)[0] for client, prompts_random in enumerate([random.Random(1)] * 9)}
+    source = random.Random(1)
+    begins = {prompts.make(source, client).rsplit(",", 8)[0] for client in range(9)}
     assert len(begins) == 3, begins
     expect(run(server, name="tenants", clients=4, prompt=48, shared=40, tenants=2, answer=1), failed={}, unfinished=0)
 

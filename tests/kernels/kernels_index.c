@@ -86,7 +86,7 @@ static void test_choice_of_many(void **state) {
   open_choice(&m);
   double *score[ROWS], off[ROWS];
   for (uint32_t r = 0; r < ROWS; r++) {
-    score[r] = malloc(n_seen[r] * sizeof(double));
+    score[r] = memory_new(n_seen[r], sizeof *score[r]);
     off[r] = score_rows(&m, r, score[r]);
   }
   for (uint32_t d = 0; d <= all->n; d++) {
@@ -108,7 +108,7 @@ static void test_choice_of_many(void **state) {
       assert_true(least + 2 * off[r] > most);
     }
   }
-  for (uint32_t r = 0; r < ROWS; r++) free(score[r]);
+  for (uint32_t r = 0; r < ROWS; r++) memory_free(score[r]);
   close_choice(&m);
 }
 

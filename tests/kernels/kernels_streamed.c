@@ -2,15 +2,14 @@
 /* Experts in host memory on a real card: the same bits as with all of them on the card, call by call and in graphs.
  *
  * 1 and 40 rows fetch the chosen experts alone, 200 rows and more whole weights, unless many experts have places on the
- * card. Sizes make a wait that is missing
- * visible every time. A copy of one weight takes milliseconds, and a product of 200 rows begins microseconds after its
- * call: without the wait for its copy it reads what was in the slot before. Products of many rows, several of them with
- * one weight, take longer than the copies of all slots: a copy that does not wait for them writes over the weight that
- * the later ones still read. A third device has a cache of experts, whose places are exchanged while it runs; then
- * gathers, whole copies and products read what was exchanged; in 8 bits it multiplies codes, and the card that has all
- * experts integers of them. kernels/expert_slots.h says what waits for what, and
- * unit/kernels_expert_slots shows the same without a card; bench/device.sh runs this program also on modules that lack
- * one of the waits, where it must fail.
+ * card. Sizes make a wait that is missing visible every time. A copy of one weight takes milliseconds, and a product of
+ * 200 rows begins microseconds after its call: without the wait for its copy it reads what was in the slot before.
+ * Products of many rows, several of them with one weight, take longer than the copies of all slots: a copy that does
+ * not wait for them writes over the weight that the later ones still read. A third device has a cache of experts, whose
+ * places are exchanged while it runs; then gathers, whole copies and products read what was exchanged; in 8 bits it
+ * multiplies codes, and the card that has all experts integers of them. kernels/expert_slots.h says what waits for
+ * what, and unit/kernels_expert_slots shows the same without a card; bench/device.sh runs this program also on modules
+ * that lack one of the waits, where it must fail.
  *
  * Ends with code 77, skipped, where there is no card. */
 #include <stdio.h>

@@ -16,6 +16,7 @@
 #include "tests/support/state_model.h"
 
 enum { BORDER = STATE_MODEL_BORDER, TOKENS_MAX = 1024, ANSWER = 70, LONG_ANSWER = 200, LETTERS = 26, TENANTS = 2 };
+enum { MODELS = 3 }; /* with states, with windows, with far rows */
 
 static weft_runtime *runtime;
 static const char *asked; /* the model; NULL: that with states */
@@ -31,13 +32,13 @@ typedef struct said {
 
 static int open_runtime(void **state) {
   (void)state;
-  static const char *models[3];
+  static const char *models[MODELS];
   char error[512];
   models[0] = state_model_file(2048);
   models[1] = state_model_windows(2048);
   models[2] = state_model_latent(2048);
   const weft_open_options options = {.models = models,
-                                     .n_models = 3,
+                                     .n_models = MODELS,
                                      .backend = "cpu",
                                      .threads = 1,
                                      .kv_bytes = 16 << 20,
@@ -153,7 +154,7 @@ static void windows_are_there_where_turns_part(void **state) {
   static said first, second;
   const uint32_t stride = (uint32_t)test_amount(37, 17, 3);
   n_asked = LONG_ANSWER;
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < MODELS; i++) {
     const weft_kv_layout *layout = &runtime->model[i].layout;
     uint32_t block = 1, n_windows = 0;
     asked = weft_model_at(runtime, i).name;
@@ -281,7 +282,7 @@ static void check_what_it_holds(const weft_kv_layout *layout) {
  * windows and what far rows are made of. */
 static void a_sequence_holds_what_is_said(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 3; i++) {
+  for (uint32_t i = 0; i < MODELS; i++) {
     asked = weft_model_at(runtime, i).name;
     n_asked = i == 0 ? ANSWER : LONG_ANSWER;
     check_what_it_holds(&runtime->model[i].layout);
