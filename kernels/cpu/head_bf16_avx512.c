@@ -118,7 +118,7 @@ BF16 static void narrow(float *e) {
   }
 }
 
-typedef int32_t two_tokens __attribute__((may_alias));
+typedef int32_t two_tokens __attribute__((may_alias)); /* weights of two tokens, in bf16 */
 
 BF16 static void add(const cpu_soft_tile *tile) {
   const uint8_t *wide = tile->wide;

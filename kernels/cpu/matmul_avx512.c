@@ -132,13 +132,15 @@ INLINE __m512i dot4(__m512i dot, const __m512i w[4], const uint8_t *codes) {
   return dot;
 }
 
+/* A sum of codes, in all lanes. */
 INLINE __m512i load_sum(const uint8_t *at) {
   int32_t sum;
   memcpy(&sum, at, 4);
   return _mm512_set1_epi32(sum);
 }
 
-/* A sum of at most 32 codes, which 16 bits hold, shifted: its lower half by 1 << shift and its upper one by 0. */
+/* A sum of at most 32 codes, which 16 bits hold, times 1 << shift, in all lanes. The instruction multiplies halves of
+ * 16 bits: the lower one by 1 << shift, the upper one, which has the sign alone, by 0. */
 INLINE __m512i offset_sum(const uint8_t *at, unsigned shift) {
   const __m512i factor = _mm512_set1_epi32(1 << shift);
   __m512i sum = _mm512_setzero_si512();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* delta_rule of segments of one row, as decoding sequences are, in the views of delta_tiles.cu. A block has a value
- * head of one, three blocks a multiprocessor. Its state is copied into shared memory while what does not need it is
- * made: reading states is what a call of many takes.
+ * head of one; ONE_BLOCKS of them are on a multiprocessor. Its state is copied into shared memory while what does not
+ * need it is made: reading states is what a call of many takes.
  *
  * Columns of a product's operand b do not depend on one another. Where delta_tiles.cu has the rows of a tile there,
  * here are the row's key, its query's high part and its low one: the state is multiplied with all of them at once, and
@@ -21,10 +21,11 @@ enum {
 #endif
 };
 
-/* Operands b of one column each. */
+/* Which operand b a column has. */
 typedef enum part { PART_KEY, PART_QUERY, PART_QUERY_LOW, PART_ZERO, PARTS } part;
 
-/* weft_run_unit with its divisions made before: units of the page where the run begins, and of others. */
+/* What weft_run_unit (kernels/delta.h) needs, divided on the host: the page where the run begins and the offset in it;
+ * how many units that page has, and how many each behind it. */
 typedef struct state_places {
   uint64_t offset;
   uint32_t page, n_first, n_page;
@@ -177,7 +178,8 @@ static __device__ __forceinline__ void multiply_state(const one_block &b, const 
   }
 }
 
-/* Adds the weighted u of a tile. weight: of the lane's column, from the tile's first row on; not has: zeros. */
+/* sum += the u of a tile times their weights, which lie from `weight` on for the lane's column; without `has` they are
+ * zeros. */
 static __device__ __forceinline__ void add_weighted(const float *weight, bool has, const uint32_t (&u)[4],
                                                     float (&sum)[4]) {
   uint32_t high[2], low[2];
@@ -190,7 +192,7 @@ static __device__ __forceinline__ void add_weighted(const float *weight, bool ha
   mma_bf16(sum, u, low[0], low[1]);
 }
 
-/* u of the row, in the first lane of each four. u: of the row's eight, as in rule_columns. */
+/* u of the row, in the first lane of each four. u: of the row's eight, laid out as in rule_columns (columns.cuh). */
 static __device__ __forceinline__ void solve_one(const one_memory &m, float beta, float2 value, const uint32_t (&u)[2],
                                                  const float (&sum)[4], float (&left)[2]) {
   left[0] = __fmul_rn(beta, __fsub_rn(value.x, sum[0]));
@@ -209,8 +211,8 @@ static __device__ __forceinline__ void solve_one(const one_memory &m, float beta
   left[1] = delta_round(WEFT_TYPE_BF16, left[1]);
 }
 
-/* Loads u of a tile's rows, [2 n + e]: of row 8 n + 2 c + e, of both columns; turn_u makes of it what load_u does, when
- * it has come. is_own: the row's own tile, where rows from it on are zeros. */
+/* Loads u of a tile's rows, [2 n + e]: of row 8 n + 2 c + e, of both columns; turn_u, when it has come, makes of it
+ * what load_u (columns.cuh) gives. is_own: the row's own tile, where rows from it on are zeros. */
 static __device__ __forceinline__ void ask_for_u(const uint8_t *from, uint32_t tile, bool is_own, const one_block &b,
                                                  const one_memory &m, uint32_t (&u)[4]) {
 #pragma unroll
@@ -277,7 +279,8 @@ static __device__ __forceinline__ void compute_row(const one_args &k, const one_
       make_float2(__fadd_rn(from_state[1], sum[1]), __fadd_rn(from_state[3], sum[3]));
 }
 
-/* The state of the next border, which the row reaches. from: as rule_columns has it. */
+/* Makes and stores the state of the next border, which the row reaches. from: the lane's first column of the state
+ * before, as read_keys wants it. */
 static __device__ __forceinline__ void write_border(const one_args &k, const one_block &b, const float *from,
                                                     const one_u &u, one_memory &m) {
   const weft_delta_view &view = k.op.view;

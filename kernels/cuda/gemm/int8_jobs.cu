@@ -30,7 +30,7 @@ enum {
   FACTORS = 4,
   GROUP_BYTES = (STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES + 1023) / 1024 * 1024,
   SUMS = INT8_BLOCK / 8, /* tiles of 8 columns */
-  EARLY_PAIRS = 1024     /* from which on the kernel starts early: steps of decoding sequences have fewer */
+  EARLY_PAIRS = 1024     /* with more the kernel starts early: 128 decoding sequences with 8 experts have no more */
 };
 
 typedef struct int8_jobs_barriers {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a block does of a dense product of few rows in W8A8: w8a8_gemv.cu has the kernels of one type of weights,
- * portable/w8a8_gemv_pair.cu those of two. */
+ * portable/w8a8_gemv_pair.cu those of two. w8a8_ahead.cu has the same epilogue. */
 #ifndef WEFT_KERNELS_CUDA_W8A8_GEMV_DENSE_CUH
 #define WEFT_KERNELS_CUDA_W8A8_GEMV_DENSE_CUH
 
@@ -53,7 +53,7 @@ static __device__ __forceinline__ dense_tile find_slot(const gemm_args &a, uint3
   return t;
 }
 
-/* A product, whose groups of row tiles the blocks take in turn. */
+/* A product, whose groups of row tiles the blocks take in turn. Up to 8 NT rows, which come as ROWS says (gemv.cuh). */
 template <int T, int NT, int ROWS, bool GATED, class B>
 static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint32_t n_groups, const B &blocks) {
   /* Stages of the warps; sums of the block's row tiles, of two groups in turn where there are two; raw rows. */
@@ -125,7 +125,8 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-/* Shared memory of a block, for the sums of one group of row tiles or of two. */
+/* Shared memory of a block: stages of the warps, the sums of n_buffers groups of n_slots row tiles (floats_of_span, for
+ * n_columns rows), n_raw raw rows. */
 static inline uint32_t w8a8_gemv_bytes(int type, uint32_t n_slots, uint32_t n_splits, uint32_t n_spans,
                                        uint32_t n_columns, uint32_t n_raw, uint32_t n_buffers) {
   return n_slots * n_splits * GEMV_STAGES * span_bytes(type) +

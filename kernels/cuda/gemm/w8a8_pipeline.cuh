@@ -34,7 +34,7 @@ static __device__ __forceinline__ void w8a8_wgmma(int32_t (&d)[N][4], const uint
 }
 
 /* A warp's view of the rings: its row tile in the first stage of weights, or that of the gate; rows and scales of the
- * first stage; barriers; its position in both rings. */
+ * first stage; barriers; its position in both rings, which have S::stages stages of weights and S::x_stages of rows. */
 template <class S>
 struct w8a8_warp {
   const uint8_t *w, *x, *scales;
@@ -189,6 +189,7 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_
   advance(at.x_at, S::x_stages);
 }
 
+/* The same with 8 N rows. */
 template <int T, int N, bool GATED, class S, class F>
 static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_t next_unit, w8a8_warp<S> &at,
                                                      w8a8_next_span<T> &next, int32_t (&d)[N][4], F &&add) {

@@ -66,7 +66,7 @@ static __device__ __forceinline__ bool comes_first(uint32_t n, const job_list &l
 
 /* The scan over experts: one warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e
  * in the rows before the block's, as count[e] does those of the other rows, becomes the place of the block's first
- * pair of e. The first block also makes the jobs. */
+ * pair of e. The first block also makes the jobs, in both parts of each list. */
 static __device__ __forceinline__ void scan_experts(const permute_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs[LISTS][2] = {};
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
@@ -648,7 +648,7 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
   a.x_stride = p->n_ff;
   a.n_rows = p->n_pairs;
   a.y_is_bf16 = a.is_w8a8;
-  gemm_args in = gate_up_args(args, p, args->gate_up != NULL ? args->gate_up : args->gate, NULL, 0);
+  gemm_args in = gate_up_args(args, p, args->gate_up != NULL ? args->gate_up : args->gate, NULL, 0); /* if streamed */
   weft_status status = p->streamed ? d->set->experts_stream(d, args, &in, &a) : gemm(d, &a);
   if (status != WEFT_OK) return status;
   return a.y_is_bf16 ? combine_ranks<__nv_bfloat16>(d, args, p) : combine_ranks<float>(d, args, p);

@@ -8,14 +8,14 @@
 
 #include "kernels/cuda/cuda.h"
 
-weft_status route_setup(cuda_device *d);
-weft_status gemm_f32_setup(cuda_device *d);
+weft_status route_setup(cuda_device *d);    /* Hopper's routers (route_cluster.cu, route_gemm.cu) */
+weft_status gemm_f32_setup(cuda_device *d); /* tiles of gemm/gemm_f32.cu */
 /* route by a product, then a choice (route.cu). */
 uint64_t route_product_scratch(weft_device *device, const weft_route_args *args);
 weft_status route_product(weft_device *device, const weft_route_args *args);
-/* Routers of many rows (route_gemm.cu). route_gemm_suits: whether a router is one for them, of F32 weights, at most 128
- * experts and whole fours of inputs that may be read at once. */
-enum { ROUTE_GEMM_ROWS = 640 /* from so many on */ };
+/* Routers of many rows (route_gemm.cu). route_gemm_suits: whether a router is one for them and for clusters: F32
+ * weights, at most 128 experts of which at most 32 are chosen, whole fours of inputs that may be read at once. */
+enum { ROUTE_GEMM_ROWS = 640 /* from so many on, on Hopper; portable/route.cu has its own */ };
 bool route_gemm_suits(const weft_route_args *args);
 weft_status route_gemm_setup(cuda_device *d);
 uint64_t route_gemm_scratch(const weft_route_args *args);

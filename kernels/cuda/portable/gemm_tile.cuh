@@ -26,7 +26,7 @@ enum { TILE_WIDE, TILE_NARROW, TILE_THIN };
 template <int T, int SIZE, uint32_t X_UNIT>
 struct gemm_tile {
   static constexpr packed_shape f = packed_shape_of(T);
-  static constexpr bool wide = SIZE == TILE_WIDE, eight = X_UNIT == 1024;
+  static constexpr bool wide = SIZE == TILE_WIDE, eight = X_UNIT == 1024;            /* 8 bits */
   static constexpr uint32_t tiles = wide ? 8 : 4, per_warp = wide && !eight ? 2 : 1; /* row tiles */
   static constexpr uint32_t threads = 32 * tiles / per_warp;
   static constexpr uint32_t fits = wide ? 2 : SIZE == TILE_NARROW ? 4 : eight ? 6 : 5; /* on a multiprocessor */

@@ -156,7 +156,7 @@ static __global__ void __launch_bounds__(gemm_tile<T, SIZE, 1024>::threads, gemm
     w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
   launch_dependents_and_wait();
   using S = gemm_tile<T, SIZE, 1024>;
-  extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
+  extern __shared__ __align__(1024) uint8_t memory[]; /* stages, as gemm_tile has them */
   multiply_items<T, S, 1024>(a, memory, [&](const tile_item &item, auto &step) { multiply_item<T, S>(a, item, step); });
 }
 
