@@ -2,7 +2,8 @@
 /* delta_rows: a warp has a head of a row, of its queries, its keys or its values, or, where a call has many rows, of
  * two or eight: the convolution of the head's channels and, but for values, the norm of its length. One more warp
  * makes the decays and betas of its rows. Inputs of the convolution that are rows of the same call are read where the
- * call has them and rounded as they will be stored, so no warp waits for another. */
+ * call has them and rounded as they will be stored, so no warp waits for another. Where all segments have one row
+ * delta_rows_one_kernel does the same with fewer steps from a load to the next. */
 #include <string.h>
 
 #include "kernels/cuda/delta/delta.cuh"
@@ -11,8 +12,8 @@ enum {
   DELTA_ROWS_WARPS = 4,
   DELTA_RUN = 8,         /* rows of a warp, in calls of many rows */
   DELTA_PAIRS_FROM = 48, /* rows of a call from which on a warp has two */
-  DELTA_RUNS_FROM = 256,
-  ONE_ROW_BLOCKS = 8 /* on a multiprocessor */
+  DELTA_RUNS_FROM = 256, /* likewise: DELTA_RUN */
+  ONE_ROW_BLOCKS = 8     /* on a multiprocessor, of segments of one row */
 };
 
 /* The tables on the host, as they will lie on the device. */
@@ -132,15 +133,19 @@ static __device__ __forceinline__ delta_inputs inputs_of(const weft_delta_rows_a
   return {(const uint8_t *)(tail + back * weft_delta_channels(&a.view)), true, false};
 }
 
+/* Four elements of bf16 as they are stored. */
+static __device__ __forceinline__ float4 widen_four(uint2 x) {
+  return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xFFFF0000u), __uint_as_float(x.y << 16),
+                     __uint_as_float(x.y & 0xFFFF0000u));
+}
+
 /* Elements [i, i + 4). wide: they may be read at once. */
 static __device__ __forceinline__ float4 load_four_of(weft_type type, const uint8_t *row, uint64_t i, bool wide) {
   if (!wide)
     return make_float4(delta_load(type, row, i), delta_load(type, row, i + 1), delta_load(type, row, i + 2),
                        delta_load(type, row, i + 3));
   if (type == WEFT_TYPE_F32) return *(const float4 *)(const void *)((const float *)(const void *)row + i);
-  uint2 x = *(const uint2 *)(const void *)(row + 2 * i);
-  return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xFFFF0000u), __uint_as_float(x.y << 16),
-                     __uint_as_float(x.y & 0xFFFF0000u));
+  return widen_four(*(const uint2 *)(const void *)(row + 2 * i));
 }
 
 /* Stores four elements; `wide` as above. */
@@ -362,10 +367,7 @@ static __global__ void __launch_bounds__(32 * DELTA_ROWS_WARPS, ONE_ROW_BLOCKS)
   head_window<1> window = {};
 #pragma unroll
   for (uint32_t j = 0; j < n_before; j++) {
-    window.x[j][0][0] = __uint_as_float(before[j].x << 16),
-    window.x[j][0][1] = __uint_as_float(before[j].x & 0xFFFF0000u);
-    window.x[j][0][2] = __uint_as_float(before[j].y << 16),
-    window.x[j][0][3] = __uint_as_float(before[j].y & 0xFFFF0000u);
+    put_four(widen_four(before[j]), window.x[j][0]);
     if (has_head && at + j < n_before && tail != NULL)
       put_four(*(const float4 *)(const void *)(tail + (at + j) * weft_delta_channels(&view) + channel), window.x[j][0]);
   }

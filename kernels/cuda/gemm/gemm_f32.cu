@@ -12,7 +12,8 @@
 enum {
   F32_OUTS = 4,
   F32_WIDE_WARPS = 8,
-  F32_SLOTS = 32, /* float4 of a lane that are on their way at once */
+  F32_SLOTS = 32,     /* float4 of a lane that are on their way at once */
+  F32_TILE_ROWS = 65, /* from which on there may be tiles */
 #ifdef WEFT_CUDA_PORTABLE
   F32_STAGES = 3 /* of tiles */
 #else
@@ -215,12 +216,17 @@ static weft_status launch_f32_tiles(cuda_device *d, const gemm_args *args) {
 
 /* ---- few rows, and jobs ---------------------------------------------------------------------------------- */
 
+/* Whether four inputs of a row, and of a weight row, may be read at once. */
+static bool reads_fours(const gemm_args *a) {
+  return a->n_in % 4 == 0 && gemm_is_wide((const float *)a->x, a->x_stride);
+}
+
 /* below: the warps of a block that have other rows; jobs have one. */
 template <int ROWS, int OUTS>
 static weft_status launch_f32(cuda_device *d, const gemm_args *args, uint32_t beside, uint32_t below) {
   uint32_t n_groups = 0;
   for (uint32_t w = 0; w < args->n_weights; w++) n_groups += cuda_ceil(args->weight[w].n_out, OUTS);
-  bool wide = args->n_in % 4 == 0 && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+  bool wide = reads_fours(args);
   uint32_t n_blocks = cuda_ceil(n_groups, beside);
   uint32_t n_jobs = args->jobs != NULL ? args->jobs_max : cuda_ceil(args->n_rows, ROWS * below);
   gemm_args a = *args;
@@ -236,20 +242,22 @@ static weft_status launch_f32(cuda_device *d, const gemm_args *args, uint32_t be
   return cuda_launched(d, "an f32 product");
 }
 
-/* Tiles are for so many results that most multiprocessors have one, the larger ones where they have two. */
+/* Whether there are so many results, those of the first weight alone, that three of four multiprocessors have `each`
+ * tiles of rows x outs. */
 static bool takes_tiles(const cuda_device *d, const gemm_args *a, uint32_t rows, uint32_t outs, uint32_t each) {
+  if (a->n_rows < F32_TILE_ROWS || !reads_fours(a)) return false;
   return cuda_ceil(a->n_rows, rows) * (a->weight[0].n_out / outs) * 4ull >= 3ull * each * d->n_multiprocessors;
 }
 
-/* Few results have warps with fewer outputs and smaller blocks, so that they spread over the card. */
+/* Few results have warps with fewer outputs and smaller blocks, so that they spread over the card. Larger tiles, which
+ * read less, are for those of which a multiprocessor has two. */
 weft_status gemm_f32(cuda_device *d, const gemm_args *args) {
   uint64_t n_rows = args->jobs != NULL ? args->job_rows : args->n_rows;
   uint32_t n_out = args->weight[0].n_out;
-  bool wide = args->n_in % 4 == 0 && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
   if (n_rows == 1) return launch_f32<1, 1>(d, args, 2, 1);
   if (args->jobs != NULL) return launch_f32<8, F32_OUTS>(d, args, F32_WIDE_WARPS, 1);
-  if (wide && n_rows > 64 && takes_tiles(d, args, 32, 32, 2)) return launch_f32_tiles<16, 8>(d, args);
-  if (wide && n_rows > 64 && takes_tiles(d, args, 16, 16, 1)) return launch_f32_tiles<8, 4>(d, args);
+  if (takes_tiles(d, args, 32, 32, 2)) return launch_f32_tiles<16, 8>(d, args);
+  if (takes_tiles(d, args, 16, 16, 1)) return launch_f32_tiles<8, 4>(d, args);
   if (n_out > 512 || n_rows > 1024) return launch_f32<8, F32_OUTS>(d, args, F32_WIDE_WARPS, 1);
   if (n_out <= 2) return launch_f32<1, 1>(d, args, 1, 1);
   if (n_rows <= 8 || (n_out < 128 && n_rows <= 128)) return launch_f32<8, 1>(d, args, 2, 1);

@@ -11,12 +11,12 @@
 #include "kernels/cuda/gemm/w8a8_gemv_dense.cuh"
 
 enum {
-  AHEAD_SPANS = 2,         /* of a warp */
-  RAW_ROWS = 4,            /* at most; more come after the prologue */
-  AHEAD_ROWS = 8,          /* at most */
-  AHEAD_BYTES = 224 << 10, /* shared memory of a block */
-  OPERAND_BYTES = 32 * 16, /* of a product: a lane's four words */
-  OPERANDS_BYTES = 2 * 4 * OPERAND_BYTES
+  AHEAD_SPANS = 2,                       /* of a warp */
+  RAW_ROWS = GEMM_RAW_ROWS,              /* at most; more come after the prologue */
+  AHEAD_ROWS = 8,                        /* at most */
+  AHEAD_BYTES = 224 << 10,               /* shared memory of a block, of which a multiprocessor needs to hold one */
+  OPERAND_BYTES = 32 * 16,               /* of a product: a lane's four words */
+  OPERANDS_BYTES = 2 * 4 * OPERAND_BYTES /* of a span: two units of four products */
 };
 
 /* Shared memory of a stage: a span's codes and its steps, and then its operands. */
@@ -192,19 +192,29 @@ static ahead_cut cut_of(const cuda_device *d, const gemm_args *a, const gemm_arg
   return last;
 }
 
-/* Pairs of types that there are kernels for. */
+/* Calls f for each pair of types that there are kernels for, until one of them fails. */
 template <class F>
-static bool find_pair(int type, int other, F &&found) {
-  auto is = [&](auto t, auto u) {
-    if (type != decltype(t)::value || other != decltype(u)::value) return false;
-    found(t, u);
-    return true;
-  };
+static weft_status each_pair(F &&f) {
   using four = std::integral_constant<int, WEFT_TYPE_Q4_K>;
   using five = std::integral_constant<int, WEFT_TYPE_Q5_K>;
   using six = std::integral_constant<int, WEFT_TYPE_Q6_K>;
   using eight = std::integral_constant<int, WEFT_TYPE_Q8_0>;
-  return is(four(), six()) || is(five(), six()) || is(four(), eight());
+  weft_status status = f(four(), six());
+  if (status == WEFT_OK) status = f(five(), six());
+  return status == WEFT_OK ? f(four(), eight()) : status;
+}
+
+/* Calls found for that of these pairs. False: it is none of them. */
+template <class F>
+static bool find_pair(int type, int other, F &&found) {
+  bool is_pair = false;
+  (void)each_pair([&](auto t, auto u) {
+    if (type != decltype(t)::value || other != decltype(u)::value) return WEFT_OK;
+    found(t, u);
+    is_pair = true;
+    return WEFT_OK;
+  });
+  return is_pair;
 }
 
 static bool takes_one(const gemm_args *a) {
@@ -221,6 +231,7 @@ bool w8a8_gemv_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *
   return alike && (a->raw.x != NULL) == (b->raw.x != NULL) && cut_of(d, a, b).n_slots > 0;
 }
 
+/* args NULL: sets the kernel up. */
 template <int T, int U, int COLUMNS>
 static weft_status start(cuda_device *d, const gemm_args *args, const gemm_args *more) {
   auto kernel = w8a8_ahead_kernel<T, U, COLUMNS>;
@@ -235,6 +246,7 @@ static weft_status start(cuda_device *d, const gemm_args *args, const gemm_args 
   return cuda_launched(d, "a product of few rows in 8 bits");
 }
 
+/* a NULL: sets the kernels up. */
 template <int T, int U>
 static weft_status launch(cuda_device *d, const gemm_args *a, const gemm_args *b) {
   if (a != NULL && a->raw.x == NULL) return start<T, U, AHEAD_ROWS>(d, a, b);
@@ -269,7 +281,6 @@ weft_status w8a8_ahead_setup(cuda_device *d) {
     else
       return WEFT_OK;
   });
-  if (status == WEFT_OK) status = launch<WEFT_TYPE_Q4_K, WEFT_TYPE_Q6_K>(d, NULL, NULL);
-  if (status == WEFT_OK) status = launch<WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K>(d, NULL, NULL);
-  return status == WEFT_OK ? launch<WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0>(d, NULL, NULL) : status;
+  if (status != WEFT_OK) return status;
+  return each_pair([&](auto t, auto u) { return launch<decltype(t)::value, decltype(u)::value>(d, NULL, NULL); });
 }

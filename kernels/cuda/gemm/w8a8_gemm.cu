@@ -13,9 +13,11 @@
 #include "kernels/cuda/gemm/w8a8_jobs.h"
 #include "kernels/cuda/gemm/w8a8_pipeline.cuh"
 
+enum { TWICE_NT = W8A8_TWICE_ROWS / 8, TWICE_X_STAGES = 3 };
+
 template <int T, int NT>
 struct w8a8_shape {
-  static constexpr bool twice = NT == 6;              /* rows are multiplied in two halves (multiply_twice) */
+  static constexpr bool twice = NT == TWICE_NT;       /* rows are multiplied in two halves (multiply_twice) */
   static constexpr uint32_t blocks = NT <= 6 ? 2 : 1; /* to a multiprocessor */
   static constexpr uint32_t regs = blocks == 1 ? 232
                                    : twice     ? 104
@@ -30,8 +32,8 @@ struct w8a8_shape {
   static constexpr uint32_t x_unit = NT * 1024, x_stage = 2 * x_unit, scales = NT * 32;
   /* Rows of a job come from the cache. Where they are many, so that weights have the room, their ring is shorter. */
   static constexpr uint32_t fit =
-      twice ? (budget - 3 * (x_stage + scales)) / w_stage : budget / (w_stage + x_stage + scales);
-  static constexpr uint32_t stages = fit > 8 ? 8 : fit, x_stages = twice ? 3 : stages;
+      twice ? (budget - TWICE_X_STAGES * (x_stage + scales)) / w_stage : budget / (w_stage + x_stage + scales);
+  static constexpr uint32_t stages = fit > 8 ? 8 : fit, x_stages = twice ? TWICE_X_STAGES : stages;
   static constexpr uint32_t bytes = stages * w_stage + x_stages * (x_stage + scales);
   static_assert(stages >= 2, "two stages at least");
 };
@@ -217,7 +219,7 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
   uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), ITEM_TILES), n_fit = d->n_multiprocessors * S::blocks;
   const uint32_t n_blocks = (uint32_t)(n_items < n_fit ? n_items : n_fit);
-  if (a->jobs != NULL && (NT == 3 || S::twice))
+  if (a->jobs != NULL && (NT == 3 || S::twice)) /* the jobs of canvases */
     cuda_start(d, kernel, n_blocks, ITEM_THREADS, S::bytes, *a);
   else /* blocks that start before the kernel before has ended would crowd each other */
     kernel<<<n_blocks, ITEM_THREADS, S::bytes, d->stream>>>(*a);
@@ -226,7 +228,7 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
 
 /* The rows of the items of a call with jobs, in eights. */
 static uint32_t jobs_nt(const gemm_args *a) {
-  return a->job_rows <= 16 ? 2 : a->job_rows <= 24 ? 3 : a->job_rows <= W8A8_TWICE_ROWS && a->gated ? 6 : 16;
+  return a->job_rows <= 16 ? 2 : a->job_rows <= 24 ? 3 : a->job_rows <= W8A8_TWICE_ROWS && a->gated ? TWICE_NT : 16;
 }
 
 bool w8a8_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
@@ -244,15 +246,15 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *a) {
     if (status == WEFT_OK) status = launch_gemm<T, 16>(d, NULL);
     if (status == WEFT_OK) status = launch_gemm<T, 2, true>(d, NULL);
     if (status == WEFT_OK) status = launch_gemm<T, 3, true>(d, NULL);
-    if (status == WEFT_OK) status = launch_gemm<T, 6, true>(d, NULL);
+    if (status == WEFT_OK) status = launch_gemm<T, TWICE_NT, true>(d, NULL);
     return status == WEFT_OK ? launch_gemm<T, 16, true>(d, NULL) : status;
   }
   if (a->gated) {
     const uint32_t nt = a->jobs != NULL ? jobs_nt(a) : 16;
-    return nt == 2   ? launch_gemm<T, 2, true>(d, a)
-           : nt == 3 ? launch_gemm<T, 3, true>(d, a)
-           : nt == 6 ? launch_gemm<T, 6, true>(d, a)
-                     : launch_gemm<T, 16, true>(d, a);
+    return nt == 2          ? launch_gemm<T, 2, true>(d, a)
+           : nt == 3        ? launch_gemm<T, 3, true>(d, a)
+           : nt == TWICE_NT ? launch_gemm<T, TWICE_NT, true>(d, a)
+                            : launch_gemm<T, 16, true>(d, a);
   }
   const dense_items items = a->jobs != NULL ? dense_items{jobs_nt(a), ITEM_TILES, 1, 1} : dense_items_of(d, a);
   if (items.tiles < ITEM_TILES) return w8a8_dense(d, a, items.nt);

@@ -7,12 +7,14 @@
 #include "kernels/cuda/gemm/w8a8_ahead.h"
 #endif
 
-/* Whether there are kernels for 17 to 32 rows, which come tiled. On Hopper w8a8_dense is faster. */
 #ifdef WEFT_CUDA_PORTABLE
-static constexpr bool TAKES_TILED = true;
+static constexpr bool IS_PORTABLE = true;
 #else
-static constexpr bool TAKES_TILED = false;
+static constexpr bool IS_PORTABLE = false;
 #endif
+
+/* Whether there are kernels for 17 to 32 rows, which come tiled. On Hopper w8a8_dense is faster. */
+static constexpr bool TAKES_TILED = IS_PORTABLE;
 
 template <int T, int NT, int ROWS, bool GATED>
 static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
@@ -56,12 +58,13 @@ typedef struct gemv_cut {
   uint32_t n_slots, n_splits, n_groups, n_bytes;
 } gemv_cut;
 
+/* A block has the sums of two groups where it makes several; in the portable set it always has room for them. */
 static gemv_cut cut_with(const cuda_device *d, const gemm_args &a, uint32_t n_slots, uint32_t n_splits,
                          uint32_t n_columns, uint32_t n_raw) {
   uint32_t n_groups = cuda_ceil(gemv_tiles(a), a.gated ? n_slots / 2 : n_slots);
   return {n_slots, n_splits, n_groups,
           w8a8_gemv_bytes(a.type, n_slots, n_splits, w8a8_spans_of(a), n_columns, n_raw,
-                          n_groups > d->n_multiprocessors || TAKES_TILED ? 2 : 1)};
+                          n_groups > d->n_multiprocessors || IS_PORTABLE ? 2 : 1)};
 }
 
 /* How many row tiles a block takes at once, by the rule of slots_of in gemv_dense.cuh. */
@@ -82,7 +85,7 @@ static gemv_cut cut_gated(const cuda_device *d, const gemm_args &a, uint32_t n_c
                           uint32_t n_warps_max) {
   uint32_t n_spans = w8a8_spans_of(a), least = UINT32_MAX;
   gemv_cut best = cut_with(d, a, 2, a.n_splits, n_columns, n_raw);
-  if (TAKES_TILED) n_warps_max = 0; /* the portable set has rings of another kind; this was not timed with them */
+  if (IS_PORTABLE) n_warps_max = 0; /* the portable set has rings of another kind; this was not timed with them */
   for (uint32_t n_slots = 2; n_slots <= n_warps_max; n_slots += 2) {
     uint32_t each = cuda_ceil(n_spans, n_warps_max / n_slots), n_splits = cuda_ceil(n_spans, each);
     gemv_cut cut = cut_with(d, a, n_slots, n_splits, n_columns, n_raw);

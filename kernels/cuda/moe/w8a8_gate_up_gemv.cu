@@ -114,8 +114,9 @@ static void choose_splits(const cuda_device *d, gemm_args *a) {
 #ifdef WEFT_CUDA_PORTABLE
   (void)d, (void)a; /* its rings are of another kind, and this was not timed with them */
 #else
+  enum { SPLITS_LEAST = 3 /* with fewer, a multiprocessor would have more than four blocks */ };
   uint32_t n_spans = w8a8_spans_of(*a), n_items = gemv_tiles(*a) * a->jobs_max, best = a->n_splits, least = UINT32_MAX;
-  for (uint32_t n = GEMV_WARPS_MAX / 2; n >= 3; n--) {
+  for (uint32_t n = GEMV_WARPS_MAX / 2; n >= SPLITS_LEAST; n--) {
     uint32_t n_blocks = d->n_multiprocessors * (GEMV_WARPS_MAX / (2 * n)), each = cuda_ceil(n_spans, n);
     uint32_t time = cuda_ceil(n_items, n_blocks) * (3 * each + 1); /* to begin and to add up takes a third of a span */
     bool fits = n_spans >= n && bytes_of(a->type, 2 * n, n_spans, a->n_shared > 0) <=
