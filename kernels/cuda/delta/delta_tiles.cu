@@ -27,7 +27,7 @@ typedef struct rule_args {
   delta_tables tables;
   tile_weights *weights; /* [n_tiles][n_v_heads] */
   tile_queries *queries; /* [n_tiles][n_k_heads] */
-  bool norms;            /* short segments: the norm is made at once */
+  bool norms;            /* the norm is made at once: there are no long segments */
   bool wide_values;      /* v may be read four numbers at a time */
 } rule_args;
 
