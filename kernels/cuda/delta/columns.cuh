@@ -274,6 +274,12 @@ static __device__ __forceinline__ uint64_t u_bytes_at(const weft_delta_view &vie
   return 2 * (weft_delta_channels(&view) + (uint64_t)(view.n_k_heads + head) * DIM);
 }
 
+/* u of two rows, each as a row stores both columns of a lane, as rule_columns has them: both rows of each column. */
+static __device__ __forceinline__ void turn_two(uint32_t first, uint32_t second, uint32_t *to) {
+  to[0] = __byte_perm(first, second, 0x5410);
+  to[1] = __byte_perm(first, second, 0x7632);
+}
+
 /* u of a tile's rows below `first` as stored, else zeros. row: of the tile; at: of the lane's columns, in a row. */
 static __device__ __forceinline__ void load_u(uint8_t *const *row, uint64_t at, uint32_t tile, uint32_t first,
                                               uint32_t (&u)[4]) {
@@ -283,8 +289,7 @@ static __device__ __forceinline__ void load_u(uint8_t *const *row, uint64_t at, 
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++)
       two[e] = tile * ROWS + r + e < first ? *(const uint32_t *)(const void *)(row[r + e] + at) : 0;
-    u[2 * n] = __byte_perm(two[0], two[1], 0x5410);
-    u[2 * n + 1] = __byte_perm(two[0], two[1], 0x7632);
+    turn_two(two[0], two[1], &u[2 * n]);
   }
 }
 

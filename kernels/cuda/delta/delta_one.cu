@@ -226,11 +226,7 @@ static __device__ __forceinline__ void ask_for_u(const uint8_t *from, uint32_t t
 
 static __device__ __forceinline__ void turn_u(uint32_t (&u)[4]) {
 #pragma unroll
-  for (uint32_t n = 0; n < 2; n++) {
-    uint32_t first = u[2 * n], second = u[2 * n + 1];
-    u[2 * n] = __byte_perm(first, second, 0x5410);
-    u[2 * n + 1] = __byte_perm(first, second, 0x7632);
-  }
+  for (uint32_t n = 0; n < 2; n++) turn_two(u[2 * n], u[2 * n + 1], &u[2 * n]);
 }
 
 /* u as loaded: of three tiles, and of the row's own, to which its own u comes. */
