@@ -251,9 +251,12 @@ weft_status weft_replicas_submit_all(weft_replicas *rs, const weft_request_param
   if (rs->n == 1) return weft_engine_submit_all(rs->engine[0], params, n, now_us, out, error);
   weft_status status = weft_submission_check(n, error);
   if (status != WEFT_OK) return status;
+  uint32_t tries = 0;
   (void)pthread_mutex_lock(&rs->mutex);
-  choose_all(rs, params, n, engine);
-  status = weft_engines_submit(engine, params, n, now_us, out, error);
+  do { /* a replica that breaks after it was chosen is chosen no more */
+    choose_all(rs, params, n, engine);
+    status = weft_engines_submit(engine, params, n, now_us, out, error);
+  } while (status == WEFT_E_DEVICE && ++tries < rs->n);
   if (status == WEFT_OK) note_all(rs, params, n, engine);
   (void)pthread_mutex_unlock(&rs->mutex);
   return status;

@@ -40,7 +40,8 @@ weft_engine *weft_replicas_at(const weft_replicas *replicas, uint32_t index);
 /* The engine that has the request: for its poll, wait, cancel and release. */
 weft_engine *weft_replicas_of(const weft_replicas *replicas, const weft_request *request);
 
-/* As weft_engine_submit_all, but that each request goes to the replica that is chosen for it. */
+/* As weft_engine_submit_all, but that each request goes to the replica that is chosen for it, and to another one where
+ * that breaks meanwhile. */
 weft_status weft_replicas_submit_all(weft_replicas *replicas, const weft_request_params *params, uint32_t n,
                                      uint64_t now_us, weft_request **out, weft_error *error);
 
