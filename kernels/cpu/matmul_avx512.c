@@ -117,7 +117,27 @@ typedef struct weights {
   __m512i w[8];
   __m512 scale[2]; /* SPLIT, PAIRS: of both halves; others: the first */
   __m512 least[2]; /* what is added to scale * code: LEAST the first; PAIRS */
+  __m512 minus_up; /* lifted products: -(scale[0] * LIFT) */
 } weights;
+
+/* A dot product that begins with the bits of 1.5 * 2^23 in place of 0 has the bits of the float 1.5 * 2^23 + dot, since
+ * its magnitude is below 2^22. So fma(scale, that, -(scale * 1.5 * 2^23)) is scale * dot, rounded once as the product
+ * is without, and no instruction converts. That holds where scale * 1.5 * 2^23 is exact: where scale has 22 bits at
+ * most, and is no power of two as large as MXFP4 may have. */
+#define LIFT 12582912.0f
+INLINE bool is_lifted(const cpu_pack_info *info) {
+  return !cpu_has_f32_d(info) && info->scale_bytes != 16;
+}
+
+INLINE __m512i begin_dot(bool lifted) {
+  return lifted ? _mm512_castps_si512(_mm512_set1_ps(LIFT)) : _mm512_setzero_si512();
+}
+
+/* scale * dot, rounded once. */
+INLINE __m512 scale_dot(bool lifted, const weights *k, __m512i dot) {
+  if (lifted) return _mm512_fmadd_ps(k->scale[0], _mm512_castsi512_ps(dot), k->minus_up);
+  return _mm512_mul_ps(k->scale[0], _mm512_cvtepi32_ps(dot));
+}
 
 /* ---- one block, one row ---- */
 
@@ -139,11 +159,10 @@ INLINE __m512i load_sum(const uint8_t *at) {
   return _mm512_set1_epi32(sum);
 }
 
-/* A sum of at most 32 codes, which 16 bits hold, times 1 << shift, in all lanes. The instruction multiplies halves of
- * 16 bits: the lower one by 1 << shift, the upper one, which has the sign alone, by 0. */
-INLINE __m512i offset_sum(const uint8_t *at, unsigned shift) {
+/* `sum` and, in all lanes, a sum of at most 32 codes, which 16 bits hold, times 1 << shift. The instruction multiplies
+ * halves of 16 bits: the lower one by 1 << shift, the upper one, which has the sign alone, by 0. */
+INLINE __m512i add_offset(__m512i sum, const uint8_t *at, unsigned shift) {
   const __m512i factor = _mm512_set1_epi32(1 << shift);
-  __m512i sum = _mm512_setzero_si512();
   __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(factor), "m"(*(const four_codes *)at));
   return sum;
 }
@@ -154,27 +173,27 @@ INLINE float load_float(const uint8_t *at) {
   return f;
 }
 
-INLINE __m512 add_halves(cpu_pack_form form, unsigned shift, const weights *k, const uint8_t *x) {
-  const __m512i zero = _mm512_setzero_si512();
-  bool split = form == CPU_FORM_SPLIT;
-  __m512i dot0 = dot4(split ? offset_sum(x + CPU_X_MINUS_FIRST, shift) : zero, k->w, x);
-  __m512i dot1 = dot4(split ? offset_sum(x + CPU_X_MINUS_LAST, shift) : zero, k->w + 4, x + 16);
-  __m512 t = _mm512_mul_ps(k->scale[0], _mm512_cvtepi32_ps(dot0));
-  t = _mm512_fmadd_ps(k->scale[1], _mm512_cvtepi32_ps(dot1), t);
+INLINE __m512 add_halves(const cpu_pack_info *info, unsigned shift, const weights *k, const uint8_t *x) {
+  const bool split = info->form == CPU_FORM_SPLIT, lifted = is_lifted(info);
+  __m512i dot0 = begin_dot(lifted), dot1 = _mm512_setzero_si512();
+  if (split) dot0 = add_offset(dot0, x + CPU_X_MINUS_FIRST, shift);
+  if (split) dot1 = add_offset(dot1, x + CPU_X_MINUS_LAST, shift);
+  __m512 t = scale_dot(lifted, k, dot4(dot0, k->w, x));
+  t = _mm512_fmadd_ps(k->scale[1], _mm512_cvtepi32_ps(dot4(dot1, k->w + 4, x + 16)), t);
   if (split) return t;
   t = _mm512_fnmadd_ps(k->least[0], _mm512_cvtepi32_ps(load_sum(x + CPU_X_MINUS_FIRST)), t);
   return _mm512_fnmadd_ps(k->least[1], _mm512_cvtepi32_ps(load_sum(x + CPU_X_MINUS_LAST)), t);
 }
 
-INLINE __m512 add_block(cpu_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
+INLINE __m512 add_block(const cpu_pack_info *info, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
   __m512 t;
-  if (form == CPU_FORM_SPLIT || form == CPU_FORM_PAIRS) {
-    t = add_halves(form, shift, k, x);
+  if (info->form == CPU_FORM_SPLIT || info->form == CPU_FORM_PAIRS) {
+    t = add_halves(info, shift, k, x);
   } else {
-    __m512i dot = form == CPU_FORM_OFFSET ? offset_sum(x + CPU_X_MINUS, shift) : _mm512_setzero_si512();
-    dot = dot4(dot4(dot, k->w, x), k->w + 4, x + 16);
-    t = _mm512_mul_ps(k->scale[0], _mm512_cvtepi32_ps(dot));
-    if (form == CPU_FORM_LEAST) t = _mm512_fmadd_ps(k->least[0], _mm512_set1_ps(load_float(x + CPU_X_SUM)), t);
+    __m512i dot = begin_dot(is_lifted(info));
+    if (info->form == CPU_FORM_OFFSET) dot = add_offset(dot, x + CPU_X_MINUS, shift);
+    t = scale_dot(is_lifted(info), k, dot4(dot4(dot, k->w, x), k->w + 4, x + 16));
+    if (info->form == CPU_FORM_LEAST) t = _mm512_fmadd_ps(k->least[0], _mm512_set1_ps(load_float(x + CPU_X_SUM)), t);
   }
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + CPU_X_SCALE)), acc);
 }
@@ -225,8 +244,9 @@ INLINE void small_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, 
       load_codes(info->bits, at, k.w);
       if (info->values != NULL) look_up(tile->info->values, k.w);
       load_small_scales(info, scales, &k);
+      k.minus_up = _mm512_mul_ps(k.scale[0], _mm512_set1_ps(-LIFT));
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(info->form, shift, &k, x + CPU_X_BYTES * r, acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = add_block(info, shift, &k, x + CPU_X_BYTES * r, acc[r]);
       scales += info->scale_bytes;
       at += info->quant_bytes;
       x += CPU_X_BYTES * R;
@@ -270,8 +290,9 @@ INLINE void super_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, 
       load_codes(info->bits, quants, k.w);
       if (info->values != NULL) look_up(tile->info->values, k.w);
       load_super_scales(info->form, super, j, d, minus_least, &k);
+      k.minus_up = _mm512_mul_ps(k.scale[0], _mm512_set1_ps(-LIFT));
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(info->form, shift, &k, x + CPU_X_BYTES * r, acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = add_block(info, shift, &k, x + CPU_X_BYTES * r, acc[r]);
       quants += info->quant_bytes;
       x += CPU_X_BYTES * R;
     }
