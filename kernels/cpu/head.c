@@ -14,10 +14,10 @@
 #include <string.h>
 
 enum {
-  LOGIT_ROWS = 64,     /* rows whose logits of a chunk a thread keeps at a time; a multiple of 16 */
-  SOFT_PANELS = 4,     /* panels of a task in the first phase */
-  SOFT_TASK_ROWS = 32, /* rows of a task in the second */
-  HEAD_PANELS = 8      /* panels of a head_rows task */
+  LOGIT_ROWS = 64,                         /* rows whose logits of a chunk a thread keeps at a time; a multiple of 16 */
+  SOFT_PANELS = CPU_SOFT_SPAN / CPU_PANEL, /* panels of a task in the first phase */
+  SOFT_TASK_ROWS = 32,                     /* rows of a task in the second */
+  HEAD_PANELS = 8                          /* panels of a head_rows task */
 };
 
 const cpu_head_fns *cpu_head_find(cpu_isa isa) {
@@ -166,7 +166,7 @@ static void panels_task(void *arg, uint32_t task, uint32_t thread) {
   tile.y = run->soft.logits + at * CPU_PANEL;
   tile.y_stride = WEFT_VOCAB_CHUNK;
   cpu_tile_rows(run->products, &tile, 0, run->args->n_rows);
-  for (uint32_t i = 0; i < n; i++) cpu_soft_widen(&run->soft, run->chunk, at + i);
+  cpu_soft_widen(&run->soft, run->chunk, at, n);
 }
 
 static void rows_task(void *arg, uint32_t task, uint32_t thread) {

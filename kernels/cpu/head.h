@@ -11,11 +11,15 @@
  * A chunk whose largest token weighs less than `least` of the row's largest token so far is left out. Weights are
  * widened once per chunk for all rows:
  *
- *   F32, F16     to f32; e stays f32; products and sums are f32
- *   all others   the same, or, where the processor multiplies bf16: weights and e are rounded to bf16, their products
- *                are exact and are added in f32. Each e and each weight is then off by 2^-8 of itself at most
+ *   F32, F16, without AVX-512   to f32; e stays f32; products and sums are f32
+ *   all types
+ *   all others, with AVX-512    to integers of 16 bits. The chunk goes by in spans of CPU_SOFT_SPAN tokens: of a column
+ *                               those of a span are rounded to multiples of 1/2047 of the largest, each e to a multiple
+ *                               of 1/16383. A span's sum is exact, and spans ascend in one f32 sum:
+ *                               sum = fma((float)span's sum, step, sum)
  *
- * least is 2^-40 with f32, so that a vocabulary of 2^18 tokens loses 2^-22 at most, and 2^-30 with bf16 (2^-12).
+ * So with integers a weight is off by 1/4094 of the largest of its span, and e by 1/32766. least is 2^-40 with f32, so
+ * that a vocabulary of 2^18 tokens loses 2^-22 at most, and 2^-30 with integers (2^-12).
  * All of this is a function of the row alone: the numbers of threads and of rows change nothing. */
 #ifndef WEFT_KERNELS_CPU_HEAD_H
 #define WEFT_KERNELS_CPU_HEAD_H
@@ -23,7 +27,8 @@
 #include "kernels/cpu/matmul.h"
 
 enum {
-  CPU_SOFT_ROWS = 8, /* most rows of a cpu_soft_tile */
+  CPU_SOFT_ROWS = 8,  /* most rows of a cpu_soft_tile */
+  CPU_SOFT_SPAN = 64, /* tokens that are widened together; as integers they share a step */
   CPU_CHUNK_PANELS = WEFT_VOCAB_CHUNK / CPU_PANEL
 };
 
@@ -44,31 +49,41 @@ typedef struct cpu_head_fns {
 } cpu_head_fns;
 
 /* soft[r][i] = soft[r][i] * factor[r][0] + factor[r][1] * (sum over v of e[r][v] * wide[v][i]), for one column of
- * sixteen inputs. All eight pointers of a tile are set: with fewer rows the last one is repeated. */
+ * sixteen inputs or several. All eight pointers of a tile are set: with fewer rows the last one is repeated. */
 typedef struct cpu_soft_tile {
   const uint8_t *wide;
   uint32_t n_tokens; /* a multiple of 16 */
   uint32_t n_rows;   /* 1 .. 8 */
-  uint32_t n_cols;   /* 1 .. 16 */
+  uint32_t n_cols;   /* inputs: 1 .. 16 for each column */
   const float *e[CPU_SOFT_ROWS];
   float *soft[CPU_SOFT_ROWS];
   float factor[CPU_SOFT_ROWS][2];
 } cpu_soft_tile;
 
-/* How soft embeddings are multiplied. The widened weights of a chunk are, per column of sixteen inputs,
- * [WEFT_VOCAB_CHUNK][16] numbers: f32, or bf16 with tokens v and v + 1 side by side. */
+/* Panels [first, first + n) of a span, n_in inputs wide: those of a chunk have the numbers 0 to 31. */
+typedef struct cpu_soft_panels {
+  const cpu_pack_info *info;
+  const uint8_t *panel; /* the first of them */
+  uint64_t panel_bytes;
+  uint32_t n_in, first, n;
+} cpu_soft_panels;
+
+/* How soft embeddings are multiplied. The widened weights of a chunk are, per column of sixteen inputs, f32
+ * [WEFT_VOCAB_CHUNK][16], or for each span integers with tokens v and v + 1 side by side, [32][16][2], and sixteen
+ * steps in f32. */
 typedef struct cpu_soft_fns {
-  uint32_t element_bytes; /* 4: f32, 2: bf16 */
+  uint32_t column_bytes;
+  uint32_t columns; /* most columns of a tile */
   double least;
-  /* Widens panel `at` of the chunk: 16 tokens, all inputs. */
-  void (*widen)(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide);
+  /* Widens panels from the first of a span on. */
+  void (*widen)(const cpu_soft_panels *panels, uint8_t *wide);
   /* Turns e of one row from f32 into the form that add reads, in place. NULL: add reads f32. */
   void (*narrow)(float *e);
   void (*add)(const cpu_soft_tile *tile);
 } cpu_soft_fns;
 
 extern const cpu_head_fns cpu_head_portable, cpu_head_avx2, cpu_head_avx512;
-extern const cpu_soft_fns cpu_soft_portable, cpu_soft_avx2, cpu_soft_avx512, cpu_soft_bf16_avx512;
+extern const cpu_soft_fns cpu_soft_portable, cpu_soft_avx2, cpu_soft_avx512, cpu_soft_integers_avx512;
 const cpu_head_fns *cpu_head_find(cpu_isa isa);
 const cpu_soft_fns *cpu_soft_find(cpu_isa isa, weft_type type);
 
@@ -92,8 +107,9 @@ typedef struct cpu_soft_run {
 uint64_t cpu_soft_place(cpu_soft_run *run, uint8_t *memory);
 /* Sets the sums of all rows to zero. */
 void cpu_soft_begin(const cpu_soft_run *run);
-/* Widens panel `at` of chunk `chunk`. Panels may be widened by any threads. */
-void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at);
+/* Widens the n panels from `at` on of chunk `chunk`, all that there are of a span. Spans may be widened by any
+ * threads. */
+void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at, uint32_t n);
 /* Adds the chunk to rows [first, first + n); chunks[r] belongs to row first + r. */
 void cpu_soft_add(const cpu_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const cpu_head_chunk *chunks);
 /* soft = scale * soft / total; zeros for a row with a logit that was not finite, or without an allowed token. */

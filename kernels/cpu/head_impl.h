@@ -111,14 +111,17 @@ LANES_INLINE void widen_sixteen(const cpu_pack_info *info, const uint8_t *panel,
   }
 }
 
-static void widen_f32(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
+static void widen_f32(const cpu_soft_panels *panels, uint8_t *wide) {
+  enum { COLUMN = WEFT_VOCAB_CHUNK * CPU_PANEL };
   float value[CPU_PANEL][CPU_PANEL];
-  const uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * CPU_PANEL * sizeof(float);
-  for (uint32_t i = 0; i < n_in; i += CPU_PANEL) {
-    widen_sixteen(info, panel, n_in, i, value);
-    float *to = (float *)(void *)(wide + i / CPU_PANEL * column_bytes) + (uint64_t)at * CPU_PANEL * CPU_PANEL;
-    for (uint32_t v = 0; v < CPU_PANEL; v++) {
-      for (uint32_t k = 0; k < CPU_PANEL; k++) to[v * CPU_PANEL + k] = value[k][v];
+  for (uint32_t at = 0; at < panels->n; at++) {
+    const uint8_t *panel = panels->panel + at * panels->panel_bytes;
+    float *to = (float *)(void *)wide + (uint64_t)(panels->first + at) * CPU_PANEL * CPU_PANEL;
+    for (uint32_t i = 0; i < panels->n_in; i += CPU_PANEL, to += COLUMN) {
+      widen_sixteen(panels->info, panel, panels->n_in, i, value);
+      for (uint32_t v = 0; v < CPU_PANEL; v++) {
+        for (uint32_t k = 0; k < CPU_PANEL; k++) to[v * CPU_PANEL + k] = value[k][v];
+      }
     }
   }
 }
@@ -145,4 +148,8 @@ static void add_f32(const cpu_soft_tile *tile) {
   }
 }
 
-const cpu_soft_fns SOFT_TABLE = {.element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .add = add_f32};
+const cpu_soft_fns SOFT_TABLE = {.column_bytes = WEFT_VOCAB_CHUNK * CPU_PANEL * sizeof(float),
+                                 .columns = 1,
+                                 .least = 0x1p-40,
+                                 .widen = widen_f32,
+                                 .add = add_f32};

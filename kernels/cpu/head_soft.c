@@ -7,33 +7,19 @@
 
 enum { SOFT_BATCH = 32 /* rows that share a pass over the widened weights */ };
 
-#if defined(__x86_64__)
-/* An Emerald Rapids makes a product of bf16 every second cycle and two of f32 in each (bench/results/notes.md), a Zen 4
- * one of either in a cycle. */
-static bool bf16_is_slow(void) {
-  return __builtin_cpu_is("intel");
-}
-#endif
-
 const cpu_soft_fns *cpu_soft_find(cpu_isa isa, weft_type type) {
 #if defined(__x86_64__)
-  bool narrow = type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16;
-  if (isa == CPU_ISA_AVX512) {
-    return narrow && !bf16_is_slow() && __builtin_cpu_supports("avx512bf16") ? &cpu_soft_bf16_avx512 : &cpu_soft_avx512;
-  }
-  if (isa == CPU_ISA_AVX2) return &cpu_soft_avx2;
+  if (isa == CPU_ISA_AVX512 && type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16) return &cpu_soft_integers_avx512;
 #else
-  (void)isa;
   (void)type;
 #endif
-  return &cpu_soft_portable;
+  return CPU_CODE_OF(isa, cpu_soft);
 }
 
 uint64_t cpu_soft_place(cpu_soft_run *run, uint8_t *memory) {
-  uint64_t column = (uint64_t)WEFT_VOCAB_CHUNK * CPU_PANEL * run->fns->element_bytes;
   uint64_t at[5] = {0, (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK * sizeof(float),
-                    cpu_panel_count(run->weight->n_in) * column, cpu_round_64(run->n_rows * sizeof(float)),
-                    cpu_round_64(run->n_rows * sizeof(double))};
+                    (uint64_t)cpu_panel_count(run->weight->n_in) * run->fns->column_bytes,
+                    cpu_round_64(run->n_rows * sizeof(float)), cpu_round_64(run->n_rows * sizeof(double))};
   for (uint32_t i = 1; i < 5; i++) at[i] += at[i - 1];
   if (memory != NULL) {
     run->logits = (float *)(void *)memory;
@@ -56,9 +42,10 @@ void cpu_soft_begin(const cpu_soft_run *run) {
   }
 }
 
-void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at) {
-  const cpu_tile tile = cpu_tile_of(run->weight, 0, chunk * CPU_CHUNK_PANELS + at, 1);
-  run->fns->widen(tile.info, tile.panel, tile.n_in, at, run->wide);
+void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at, uint32_t n) {
+  const cpu_tile tile = cpu_tile_of(run->weight, 0, chunk * CPU_CHUNK_PANELS + at, n);
+  const cpu_soft_panels panels = {tile.info, tile.panel, tile.panel_bytes, tile.n_in, at, n};
+  run->fns->widen(&panels, run->wide);
 }
 
 /* The factors by which a row's sum so far and this chunk's sum are multiplied. False: the chunk is left out. */
@@ -83,13 +70,13 @@ typedef struct taking_part {
   float factor[SOFT_BATCH][2];
 } taking_part;
 
-/* Adds the chunk to up to eight of these rows, from `at` on, in one column of sixteen inputs. */
+/* Adds the chunk to up to eight of these rows, from `at` on, in a tile's columns from `column` on. */
 static void add_tile(const cpu_soft_run *run, const taking_part *rows, uint32_t at, uint32_t column,
                      cpu_soft_tile *tile) {
   uint32_t i = column * CPU_PANEL, left = run->weight->n_in - i;
   tile->n_rows = rows->n - at < CPU_SOFT_ROWS ? rows->n - at : CPU_SOFT_ROWS;
-  tile->n_cols = left < CPU_PANEL ? left : CPU_PANEL;
-  tile->wide = run->wide + (uint64_t)column * WEFT_VOCAB_CHUNK * CPU_PANEL * run->fns->element_bytes;
+  tile->n_cols = left < run->fns->columns * CPU_PANEL ? left : run->fns->columns * CPU_PANEL;
+  tile->wide = run->wide + (uint64_t)column * run->fns->column_bytes;
   for (uint32_t r = 0; r < CPU_SOFT_ROWS; r++) {
     uint32_t from = at + (r < tile->n_rows ? r : tile->n_rows - 1), row = rows->row[from];
     tile->e[r] = run->logits + (uint64_t)row * WEFT_VOCAB_CHUNK;
@@ -109,7 +96,7 @@ void cpu_soft_add(const cpu_soft_run *run, uint32_t chunk, uint32_t first, uint3
       rows.row[rows.n++] = first + r;
       if (run->fns->narrow != NULL) run->fns->narrow(run->logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK);
     }
-    for (uint32_t column = 0; column < n_columns; column++) {
+    for (uint32_t column = 0; column < n_columns; column += run->fns->columns) {
       for (uint32_t at = 0; at < rows.n; at += CPU_SOFT_ROWS) {
         add_tile(run, &rows, at, column, &tile);
       }
@@ -166,7 +153,9 @@ uint64_t cpu_soft_scratch(weft_device *device, const weft_soft_args *args) {
 static void widen_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const soft_call *call = arg;
-  cpu_soft_widen(&call->run, call->chunk, task);
+  const uint32_t n_all = cpu_panel_count(cpu_chunk_tokens(call->args->weight->n_out, call->chunk));
+  uint32_t at = task * (CPU_SOFT_SPAN / CPU_PANEL), left = n_all - at;
+  cpu_soft_widen(&call->run, call->chunk, at, left < CPU_SOFT_SPAN / CPU_PANEL ? left : CPU_SOFT_SPAN / CPU_PANEL);
 }
 
 static void add_task(void *arg, uint32_t task, uint32_t thread) {
@@ -193,7 +182,8 @@ weft_status cpu_soft(weft_device *device, const weft_soft_args *args) {
   uint32_t n_vocab = args->weight->n_out;
   cpu_soft_begin(&call.run);
   for (call.chunk = 0; call.chunk < cpu_chunk_count(n_vocab); call.chunk++) {
-    weft_thread_pool_run(pool, widen_task, &call, cpu_panel_count(cpu_chunk_tokens(n_vocab, call.chunk)));
+    uint32_t n_tokens = cpu_chunk_tokens(n_vocab, call.chunk);
+    weft_thread_pool_run(pool, widen_task, &call, (n_tokens + CPU_SOFT_SPAN - 1) / CPU_SOFT_SPAN);
     weft_thread_pool_run(pool, add_task, &call, (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
   }
   cpu_soft_end(&call.run, args->scale);
