@@ -501,10 +501,10 @@ weft_status devices_split(const weft_devices *devices, uint32_t replica, const w
   uint64_t room[WEFT_DEVICES_MAX];
   if (devices->replicas) {
     room[0] = weights_room(devices, replica);
-    *split = (weft_split){.n_devices = 1, .device = {devices->device[replica]}};
+    *split = (weft_split){.n_devices = 1, .device = {devices->device[replica]}, .codes_alone = devices->codes_alone};
     return weft_split_plan(gguf, NULL, NULL, room, split, reason, error);
   }
-  *split = (weft_split){.n_devices = devices->n, .n_shards = devices->n_shards};
+  *split = (weft_split){.n_devices = devices->n, .n_shards = devices->n_shards, .codes_alone = devices->codes_alone};
   memcpy(split->device, devices->device, sizeof split->device);
   for (uint32_t p = 0; p < devices->n; p++) room[p] = weights_room(devices, p);
   return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, devices->by_speed ? devices->ratio : NULL,
@@ -522,27 +522,85 @@ double devices_share(const weft_devices *devices, uint32_t device) {
   return ratio_of(devices, device) / all;
 }
 
-void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes) {
-  weft_split split = {.n_devices = devices->n, .n_shards = devices->n_shards};
+typedef struct integers_ask {
+  weft_gguf *const *gguf;
+  uint32_t n;
+  uint64_t kv_bytes, codes_bytes; /* codes_bytes: of all weights without integers; 0: they may take more than half */
+} integers_ask;
+
+static uint64_t files_bytes(const integers_ask *ask, const weft_split *split) {
   uint64_t n_bytes = 0;
-  devices->integers_missing = 0;
-  for (uint32_t p = 0; p < devices->n; p++) {
-    if (!weft_device_keep_integers(devices->device[p], true)) return;
-  }
-  memcpy(split.device, devices->device, sizeof split.device);
-  if (devices->replicas) split.n_devices = split.n_shards = 1;
-  for (uint32_t i = 0; i < n; i++) n_bytes += weft_split_bytes(gguf[i], &split);
+  for (uint32_t i = 0; i < ask->n; i++) n_bytes += weft_split_bytes(ask->gguf[i], split);
+  return n_bytes;
+}
+
+/* What the fullest device lacks with the integers of a split. In part: a thirty-second of what weights may take is left
+ * for what their layouts take besides, and beside pages that were asked for a sixteenth of the memory for a step. */
+static uint64_t missing_bytes(const weft_devices *devices, const integers_ask *ask, const weft_split *split,
+                              bool in_part) {
+  const uint64_t n_bytes = files_bytes(ask, split);
+  uint64_t most = 0;
   for (uint32_t p = 0; p < devices->n; p++) {
     double share = devices_share(devices, p);
     uint64_t has = weft_device_memory_left(devices->device[p]), room = weights_room(devices, p);
-    uint64_t pages = kv_bytes == 0 ? has / 4 : (uint64_t)(share * (double)kv_bytes);
+    uint64_t pages = ask->kv_bytes == 0 ? has / 4 : (uint64_t)(share * (double)ask->kv_bytes);
+    uint64_t codes = (uint64_t)(share * (double)ask->codes_bytes), half = codes < has ? (has - codes) / 2 : 0;
+    if (codes > 0 && ask->kv_bytes == 0 && half > pages) pages = half;
     uint64_t weights = (uint64_t)(share * (double)n_bytes), wanted = weights + pages;
+    if (in_part) room -= room / 32;
+    if (in_part && ask->kv_bytes > 0) wanted += has / 16;
     uint64_t missing = wanted > has ? wanted - has : 0;
     if (weights > room && weights - room > missing) missing = weights - room;
-    if (missing > devices->integers_missing) devices->integers_missing = missing;
+    if (missing > most) most = missing;
   }
-  for (uint32_t p = 0; p < devices->n && devices->integers_missing > 0; p++)
-    (void)weft_device_keep_integers(devices->device[p], false);
+  return most;
+}
+
+void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes,
+                             bool may_be_part) {
+  weft_split split = {.n_devices = devices->n, .n_shards = devices->n_shards};
+  integers_ask ask = {gguf, n, kv_bytes, 0};
+  devices->integers_missing = 0;
+  devices->codes_alone = (weft_codes_alone){0, 0};
+  for (uint32_t p = 0; p < devices->n; p++) {
+    if (!weft_device_keep_integers(devices->device[p], true)) return;
+  }
+  may_be_part = may_be_part && devices_n_parts(devices) == 1;
+  memcpy(split.device, devices->device, sizeof split.device);
+  if (devices->replicas) split.n_devices = split.n_shards = 1;
+  split.codes_alone = (weft_codes_alone){WEFT_CODES_OF, WEFT_CODES_OF};
+  if (may_be_part) ask.codes_bytes = files_bytes(&ask, &split);
+  split.codes_alone = devices->codes_alone;
+  devices->integers_missing = missing_bytes(devices, &ask, &split, false);
+  if (devices->integers_missing == 0) return;
+  for (uint32_t out = 1; out < 2 * WEFT_CODES_OF && may_be_part; out++) {
+    bool of_experts = out < WEFT_CODES_OF;
+    split.codes_alone = (weft_codes_alone){of_experts ? out : WEFT_CODES_OF, of_experts ? 0 : out - WEFT_CODES_OF};
+    if (missing_bytes(devices, &ask, &split, true) > 0) continue;
+    devices->codes_alone = split.codes_alone;
+    return;
+  }
+  for (uint32_t p = 0; p < devices->n; p++) (void)weft_device_keep_integers(devices->device[p], false);
+}
+
+void devices_tell_integers(const weft_devices *devices, weft_gguf *const *gguf, uint32_t n, weft_text *out) {
+  const weft_split split = {.n_devices = 1, .device = {devices->device[0]}, .codes_alone = devices->codes_alone};
+  uint32_t n_have = 0, n_can = 0;
+  if (devices->integers_missing == 0) return;
+  const double missing = (double)devices->integers_missing / (1024.0 * 1024.0);
+  if (!weft_device_get_info(devices->device[0])->integers) {
+    weft_text_printf(out, "off      weights as integers too: a device lacks %.0f MiB for them%s\n", missing,
+                     devices_weights(devices).n_bytes_host > 0 ? ", and leaves experts in host memory" : "");
+    return;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t have, can;
+    weft_split_count_integers(gguf[i], &split, &have, &can);
+    n_have += have;
+    n_can += can;
+  }
+  weft_text_printf(out, "part     weights as integers too: %u of %u; for all a device lacks %.0f MiB\n", n_have, n_can,
+                   missing);
 }
 
 /* ---- what they say ---- */

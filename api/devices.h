@@ -30,7 +30,9 @@ typedef struct weft_devices {
   bool no_peer;         /* as given */
   uint32_t products;    /* bits, as given; 0: the backend's choice, or the files' */
   weft_error precision; /* how the bits of products came about: a name of --precision, and why */
-  uint64_t integers_missing;    /* bytes that a device lacked for integers of weights; 0: they are kept or not wanted */
+  uint64_t
+      integers_missing; /* bytes that a device lacked for integers of all weights; 0: they are kept or not wanted */
+  weft_codes_alone codes_alone; /* which weights have none, where there is room for a part of them */
   bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next of its part, the last of the first */
   bool cuts[WEFT_DEVICES_MAX];  /* the same for its like in the next part; where there are several parts of shards */
   bool parts_reach;             /* whether each reaches the memory of all others of its part */
@@ -44,10 +46,16 @@ weft_status devices_precision(const char *precision, uint32_t *bits, weft_error 
 /* Whether all of these files are for products of 8 bits (model/eight_bits.h). why: a clause about the one that
  * decides. */
 bool devices_files_fit_eight(weft_gguf *const *gguf, uint32_t n, weft_error *why);
-/* Decides whether devices whose products are of 8 bits keep integers of the weights of these files, before any
- * weight is loaded: all do where each has room for its part of the weights, of their integers and of kv_bytes of
- * pages (0: of a quarter of its memory), else none does, and integers_missing is what the fullest device lacks. */
-void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes);
+/* Decides which weights of these files have integers on devices whose products are of 8 bits, before any weight is
+ * loaded: all, where each device has room for its part of the weights, of their integers and of kv_bytes of pages
+ * (0: of a quarter of its memory); else integers_missing is what the fullest device lacks, and none does. With
+ * may_be_part, where each device has something of all layers, integers may not halve what codes leave for pages when
+ * kv_bytes is 0, and where all find no room as many weights have them as do, with a sixteenth of the memory left free
+ * beside kv_bytes: experts lose theirs first, which are most bytes for the time that they save. */
+void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes,
+                             bool may_be_part);
+/* The plan's line of weights that have no integers for want of room; none where all or nobody wants them. */
+void devices_tell_integers(const weft_devices *devices, weft_gguf *const *gguf, uint32_t n, weft_text *out);
 /* Reads the options and opens the devices. gguf [n]: all files that will be loaded, by which --precision auto chooses,
  * the default where a device has products of 8 bits and of 16. Errors, each with a line: INVALID (a list that is none,
  * a device named twice, ratios that do not fit), and those of weft_device_open. */

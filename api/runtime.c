@@ -37,10 +37,12 @@ static void list_files(const weft_runtime *rt, weft_gguf **gguf) {
 }
 
 /* All files are open before the first weight is loaded: whether integers of weights are kept depends on all of them. */
-static void choose_integers(weft_runtime *rt) {
+static void choose_integers(weft_runtime *rt, bool shares) {
   weft_gguf *gguf[WEFT_MODELS_MAX];
   list_files(rt, gguf);
-  devices_choose_integers(&rt->devices, gguf, rt->n_models, rt->options.kv_bytes);
+  /* Where other processes map the weights, and models come and go, all have them or none. */
+  devices_choose_integers(&rt->devices, gguf, rt->n_models, rt->options.kv_bytes,
+                          !shares && !models_on_call(&rt->options));
 }
 
 /* Bytes of the device that weights and the pool that was asked for leave to a model that has it for itself. */
@@ -276,10 +278,9 @@ static void print_off(const weft_runtime *rt, weft_text *t) {
   if (rt->weights != NULL) weft_text_puts(t, "off      the arena of weights: --weights maps them\n");
   if (weft_device_get_info(rt->devices.device[0])->graphs && !devices_keep_graphs(&rt->devices))
     weft_text_puts(t, "off      steps as graphs: --split tensor without peer access\n");
-  if (rt->devices.integers_missing > 0)
-    weft_text_printf(t, "off      weights as integers too: a device lacks %.0f MiB for them%s\n",
-                     mib_of(rt->devices.integers_missing),
-                     devices_weights(&rt->devices).n_bytes_host > 0 ? ", and leaves experts in host memory" : "");
+  weft_gguf *gguf[WEFT_MODELS_MAX];
+  list_files(rt, gguf);
+  devices_tell_integers(&rt->devices, gguf, rt->n_models, t);
   if (o->no_peer_access && rt->devices.n > 1) weft_text_puts(t, "off      peer access: --no-peer-access\n");
 }
 
@@ -570,7 +571,7 @@ weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *option
   choose_rows(rt);
   if (options->weights != NULL)
     return weights_import_open(options->weights, &rt->devices, &rt->weights, &rt->otherwise, error);
-  choose_integers(rt);
+  choose_integers(rt, shares != WEFT_SHARE_NOT);
   return WEFT_OK;
 }
 

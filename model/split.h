@@ -19,12 +19,21 @@
 extern "C" {
 #endif
 
+/* Where integers of all weights find no room (kernels/device.h): of 16 layers, those spread evenly, so many have codes
+ * alone of their experts, and of what else they multiply by. Neither: all weights that can have integers do. Which have
+ * them changes no bit. */
+enum { WEFT_CODES_OF = 16 };
+typedef struct weft_codes_alone {
+  uint32_t experts, others;
+} weft_codes_alone;
+
 typedef struct weft_split {
   uint32_t n_devices; /* 1 .. WEFT_DEVICES_MAX */
   weft_device *device[WEFT_DEVICES_MAX];
   uint32_t
       first_layer[WEFT_DEVICES_MAX + 1]; /* of each part; first_layer[0] is 0; the entry behind the last is not read */
   uint32_t n_shards;                     /* of each part, a divisor of n_devices; 0: 1 */
+  weft_codes_alone codes_alone;          /* on each of the devices that keep integers */
 } weft_split;
 
 /* The whole model on one device. */

@@ -127,25 +127,59 @@ static bool has_canvases(const weft_gguf *gguf) {
   return arch != NULL && arch->embed == diffusion_gemma_embed && weft_eight_bits_head(gguf);
 }
 
+bool weft_split_has_integers(const weft_split *split, const char *tensor) {
+  const weft_codes_alone *alone = &split->codes_alone;
+  const uint32_t layer = layer_of(tensor), n = strstr(tensor, "_exps.") != NULL ? alone->experts : alone->others;
+  const uint32_t n_have = n < WEFT_CODES_OF ? WEFT_CODES_OF - n : 0;
+  if (layer == UINT32_MAX) return n_have > 0; /* a head is read in every step */
+  return layer * n_have % WEFT_CODES_OF < n_have;
+}
+
+uint64_t weft_split_integers(const weft_device *device, const weft_weight *weight, unsigned uses, bool has) {
+  const uint64_t n_bytes = weft_device_integers_bytes(device, weight, uses);
+  if (has || n_bytes == 0 || !weft_device_get_info(device)->integers) return n_bytes;
+  const uint64_t others = weft_device_integers_bytes(device, weight, WEFT_USE_MATMUL);
+  return (uses & WEFT_USE_CANVASES) != 0 && n_bytes > others ? n_bytes - others : 0;
+}
+
 /* Bytes that the device takes for the integers of a tensor; what stands for tokens is looked up and has none, unless
- * rows of canvases are multiplied by it. */
-static uint64_t integers_of(const weft_device *device, const weft_gguf_tensor *tensor, bool canvases) {
+ * rows of canvases are multiplied by it. split NULL: all have integers where the device keeps them. */
+static uint64_t integers_of(const weft_device *device, const weft_gguf_tensor *tensor, bool canvases,
+                            const weft_split *split) {
   const weft_weight weight = {.type = tensor->type,
                               .n_in = (uint32_t)tensor->ne[0],
                               .n_out = (uint32_t)tensor->ne[1],
                               .n_mats = (uint32_t)tensor->ne[2]};
   bool is_looked_up = strncmp(tensor->name, "output", 6) == 0 || strstr(tensor->name, "token_embd") != NULL;
   unsigned logits = WEFT_USE_EMBED | (canvases ? WEFT_USE_CANVASES : 0u);
-  return weft_device_integers_bytes(device, &weight, is_looked_up ? logits : WEFT_USE_MATMUL);
+  return weft_split_integers(device, &weight, is_looked_up ? logits : WEFT_USE_MATMUL,
+                             split == NULL || weft_split_has_integers(split, tensor->name));
 }
 
-void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers) {
+/* split NULL: as integers_of. */
+static void count_weights(const weft_gguf *gguf, const weft_device *device, const weft_split *split, uint64_t *n_bytes,
+                          uint64_t *n_integers) {
   const bool canvases = has_canvases(gguf);
   *n_bytes = *n_integers = 0;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     *n_bytes += tensor->n_bytes;
-    *n_integers += integers_of(device, tensor, canvases);
+    *n_integers += integers_of(device, tensor, canvases, split);
+  }
+}
+
+void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers) {
+  count_weights(gguf, device, NULL, n_bytes, n_integers);
+}
+
+void weft_split_count_integers(const weft_gguf *gguf, const weft_split *split, uint32_t *n_have, uint32_t *n_can) {
+  const bool canvases = has_canvases(gguf);
+  *n_have = *n_can = 0;
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
+    if (integers_of(split->device[0], tensor, canvases, NULL) == 0) continue;
+    *n_can += 1;
+    *n_have += weft_split_has_integers(split, tensor->name);
   }
 }
 
@@ -176,7 +210,7 @@ static uint64_t bytes_in_shards(const weft_gguf_tensor *tensor, const weft_split
   bool is_table = strncmp(tensor->name, "output", 6) == 0 || strcmp(tensor->name, "token_embd.weight") == 0;
   bool is_part =
       layer < hyper->n_layers ? is_shared_out(hyper, tensor->name, layer) : is_table && has_ranges(hyper, split);
-  return (tensor->n_bytes + integers_of(split->device[0], tensor, canvases)) * (is_part ? 1 : n_shards);
+  return (tensor->n_bytes + integers_of(split->device[0], tensor, canvases, split)) * (is_part ? 1 : n_shards);
 }
 
 static void count_bytes(const weft_gguf *gguf, const weft_split *split, const model_hyper *hyper, weft_split_ask *ask,
@@ -205,7 +239,7 @@ uint64_t weft_split_bytes(const weft_gguf *gguf, const weft_split *split) {
     for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++)
       n_bytes += bytes_in_shards(weft_gguf_tensor_at(gguf, i), split, hyper, canvases);
   } else {
-    weft_split_weights(gguf, split->device[0], &n_bytes, &n_integers);
+    count_weights(gguf, split->device[0], split, &n_bytes, &n_integers);
     n_bytes = (n_bytes + n_integers) * weft_split_shards(split);
   }
   weft_free(hyper);

@@ -54,6 +54,13 @@ void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64
  * for whose keys there is no memory, counts as whole on every shard. */
 uint64_t weft_split_bytes(const weft_gguf *gguf, const weft_split *split);
 
+/* Whether a tensor of a file, by its name, has integers on devices of the split that keep them. */
+bool weft_split_has_integers(const weft_split *split, const char *tensor);
+/* Counts a file's tensors that have integers on the first device, and those that could have them. */
+void weft_split_count_integers(const weft_gguf *gguf, const weft_split *split, uint32_t *n_have, uint32_t *n_can);
+/* The bytes of a weight's integers (weft_device_integers_bytes), those of soft embeddings alone without `has`. */
+uint64_t weft_split_integers(const weft_device *device, const weft_weight *weight, unsigned uses, bool has);
+
 /* In how many shards a file's model can lie, as bits N - 1 (model/weights_slice.h); 1 where its keys cannot be read. */
 uint32_t weft_split_shardings(const weft_gguf *gguf);
 

@@ -11,6 +11,7 @@
 #include "kernels/canvas_head.h"
 #include "kernels/share.h"
 #include "model/eight_bits.h"
+#include "model/split_plan.h"
 #include "model/weights_slice.h"
 
 /* Of latent rows, the stream of several parts, and heads of drafters. */
@@ -202,11 +203,20 @@ static const char *tell_room(const weights_loader *loader, weft_status status, c
   return out;
 }
 
+/* Whether a tensor lies on the device as integers too, where the device keeps them. */
+static bool has_integers(const weights_loader *loader, const weft_gguf_tensor *tensor) {
+  return weft_split_has_integers(&loader->model->split, tensor->name);
+}
+
 static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *tensor,
                                 const weft_weight_source *source, unsigned uses, weft_weight *weight) {
   weft_error inner = {{0}};
   model_part *part = loader->part;
-  weft_status status = weft_device_weight_read(placer_of(loader->model, part), weight, source, uses, &inner);
+  weft_device *placer = placer_of(loader->model, part);
+  bool leaves_out = weft_device_get_info(placer)->integers && !has_integers(loader, tensor);
+  if (leaves_out) (void)weft_device_keep_integers(placer, false);
+  weft_status status = weft_device_weight_read(placer, weight, source, uses, &inner);
+  if (leaves_out) (void)weft_device_keep_integers(placer, true);
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
@@ -304,7 +314,7 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
   };
   if (loader->judging) {
     weft_type held_as = weft_type_find((int32_t)tensor->type)->held_as;
-    uint64_t n_integers = weft_device_integers_bytes(device, out, uses);
+    uint64_t n_integers = weft_split_integers(device, out, uses, has_integers(loader, tensor));
     uint64_t n_bytes = weft_type_row_bytes(held_as, tensor->ne[0]) * tensor->ne[1] * tensor->ne[2] + n_integers;
     bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && device != NULL && !weft_device_get_info(device)->host_memory &&
                       n_integers == 0;

@@ -31,6 +31,7 @@
 #include "base/random.h"
 #include "kernels/arena.h"
 #include "tests/support/amount.h"
+#include "tests/support/card_integers.h"
 #include "tests/support/state_model.h"
 
 enum { SKIPPED = 77, MODELS = 3, KINDS = 20, TEXT_MAX = 6000, TOKENS_MAX = 400, READERS = 4 };
@@ -56,6 +57,7 @@ typedef struct variant {
   const char *drafts;         /* as --draft has it; NULL: none */
   bool always;                /* as many drafts as there can be, whatever they cost */
   bool integers, no_integers; /* of weights: must be kept; must be left out, for want of room */
+  bool in_part;               /* only some weights must have integers */
 } variant;
 
 static const char *models[MODELS];
@@ -436,6 +438,7 @@ static void check_card(const variant *v, const weft_runtime *rt) {
   if (strcmp(v->backend, "cuda") != 0) return;
   bool kept = weft_device_get_info(rt->devices.device[0])->integers;
   need(kept ? !v->no_integers : !v->integers, v->name, "integers, or none of them");
+  need((rt->devices.codes_alone.experts > 0) == v->in_part, v->name, "integers of all weights, or of a part");
   bool graphs = devices_keep_graphs(&rt->devices);
   need((g.launches > 0) == graphs, v->name, graphs ? "no graph was launched" : "graphs were launched");
   need((w.n_bytes_host > 0) == v->streams, v->name,
@@ -723,25 +726,19 @@ static void play_from_host_in_eight_bits(const char *name) {
   play_and_compare(&v);
 }
 
-/* Hopper's kernel set multiplies integers of weights. */
-static bool has_integers(void) {
-  const weft_device_config config = {.backend = "cuda", .products = 8};
-  weft_device *device;
-  if (weft_device_open(&config, &device, NULL) != WEFT_OK) return false;
-  bool can = weft_device_keep_integers(device, true);
-  weft_device_close(device);
-  return can;
-}
-
-/* Products of 8 bits on cards: from integers of weights the answers are those from codes. */
+/* Products of 8 bits on cards: from integers of weights, of all or of some, the answers are those from codes. */
 static void run_with_integers(void) {
+  uint64_t n_codes, n_integers;
   variant v = {"alone", "cuda", 32 << 20, 512, 1, 1, .no_cache = true, .one_by_one = true};
-  v.device_bytes = 9 << 20, v.no_integers = true; /* room for the weights alone */
   models[0] = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf";
   n_kinds = KINDS;
   (void)snprintf(label, sizeof label, "integers of weights");
-  eight = true;
+  eight = v.no_arena = true; /* memory is taken by the byte */
   weft_runtime *rt = open_runtime(&v);
+  count_integers(rt, &n_codes, &n_integers);
+  weft_close(rt);
+  v.device_bytes = n_codes + (256 << 10), v.no_integers = true; /* room for the weights alone */
+  rt = open_runtime(&v);
   play(&v, rt);
   memcpy(wanted, got, sizeof wanted);
   weft_close(rt);
@@ -750,6 +747,11 @@ static void run_with_integers(void) {
   v.name = "integers, a small pool, no graphs, no arena", v.kv_bytes = 700 << 10, v.rows = 96, v.running = 20;
   v.no_graphs = v.no_arena = true;
   play_and_compare(&v);
+  for (uint32_t quarter = 1; quarter < 4 && v.integers; quarter++) {
+    v = (variant){"integers of a part", "cuda", 32 << 20, 512, 16, 2, .order = 2, .integers = true, .in_part = true};
+    v.no_arena = true, v.device_bytes = n_codes + (256 << 10) + n_integers / 4 * quarter;
+    play_and_compare(&v);
+  }
   play_from_host_in_eight_bits("8 bits, experts in host memory");
   v = (variant){"integers, two shards", "cuda", 32 << 20, 512, 16, 2, .order = 1, .integers = has_integers()};
   by_tensor = true;

@@ -91,8 +91,8 @@ typedef struct fake_card {
   expert_slots slots;
   uint8_t *staging;
   uint64_t slot_bytes, n_fetched;
-  uint32_t n_experts, n_pending;
-  fake_move pending[EXPERT_SLOTS]; /* copies that nobody has waited for yet */
+  uint32_t n_experts, n_pending, n_integers; /* the last: weights that were placed with integers */
+  fake_move pending[EXPERT_SLOTS];           /* copies that nobody has waited for yet */
   struct {
     const weft_weight *of;
     weft_weight copy; /* in a slot */
@@ -302,12 +302,20 @@ static inline weft_status fake_follow(weft_device *device, weft_device *other, u
 
 #include "tests/support/fake_experts.h"
 
+/* A byte for each element of a quantised weight that is not looked up; another for soft embeddings of canvases. */
+static inline uint64_t fake_integers_bytes(const weft_weight *weight, unsigned uses) {
+  const weft_type_info *type = weft_type_find((int32_t)weight->type);
+  if (type == NULL || type->n_elements == 1 || weft_keeps_numbers(uses)) return 0;
+  return (uint64_t)weight->n_mats * weight->n_out * weight->n_in * ((uses & WEFT_USE_CANVASES) != 0 ? 2 : 1);
+}
+
 static inline weft_status fake_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                       weft_error *error) {
   fake_card *card = fake_of(device);
   if (++card->n_allocs == card->fail_alloc) return weft_fail(error, WEFT_E_NO_MEMORY, "the fake card is full");
   weft_status status = card->ref->calls->weight(card->ref, weight, file_bytes, uses, error);
-  if (status == WEFT_OK) card->n_alive += 1;
+  card->n_integers += device->info.integers && fake_integers_bytes(weight, uses) > 0;
+  card->n_alive += status == WEFT_OK;
   if (status != WEFT_OK || uses != WEFT_USE_EXPERTS || !card->streams) return status;
   uint64_t n_bytes = weight_file_bytes(weight);
   if (card->room.is_bounded ? fake_room_takes(&card->room, n_bytes) : card->n_experts++ % 3 == 2) return status;
@@ -726,13 +734,6 @@ static inline void fake_close(weft_device *device) {
 static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate,
                                                     fake_launch,  fake_free_graph,  fake_free_exec};
 
-/* A byte for each element of a quantised weight that is not looked up, and another for soft embeddings of canvases. */
-static inline uint64_t fake_integers_bytes(const weft_weight *weight, unsigned uses) {
-  const weft_type_info *type = weft_type_find((int32_t)weight->type);
-  if (type == NULL || type->n_elements == 1 || weft_keeps_numbers(uses)) return 0;
-  return (uint64_t)weight->n_mats * weight->n_out * weight->n_in * ((uses & WEFT_USE_CANVASES) != 0 ? 2 : 1);
-}
-
 static const device_calls fake_calls = {.close = fake_close,
                                         .alloc = fake_alloc_card,
                                         .free = fake_free,
@@ -778,8 +779,7 @@ static inline const weft_kernels *fake_kernels(void) {
 
 static inline fake_card *fake_card_open(bool graphs) {
   fake_card *card = calloc(1, sizeof *card);
-  weft_device_config config = {.backend = "ref"};
-  if (card == NULL || weft_device_open(&config, &card->ref, NULL) != WEFT_OK) abort();
+  if (card == NULL || weft_device_open(&(weft_device_config){.backend = "ref"}, &card->ref, NULL) != WEFT_OK) abort();
   card->node = malloc(FAKE_NODES_MAX * sizeof *card->node); /* not touched before they are recorded */
   if (card->node == NULL) abort();
   expert_slots_open(&card->slots, &fake_slots_calls, card);

@@ -257,64 +257,6 @@ static void test_auto(void **state) {
   }
 }
 
-/* Integers of weights are kept where each device has room for its part of them beside weights and pages. */
-static void test_integers_where_there_is_room(void **state) {
-  uint64_t n_bytes, n_integers;
-  weft_gguf *gguf;
-  (void)state;
-  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
-  fake_card *counts = fake_card_open(false);
-  counts->base.info.integers = true;
-  counts->base.info.products = 8;
-  weft_split_weights(gguf, &counts->base, &n_bytes, &n_integers);
-  const weft_split shards = {.n_devices = 2, .n_shards = 2, .device = {&counts->base, &counts->base}};
-  const uint64_t all = n_bytes + n_integers, in_shards = weft_split_bytes(gguf, &shards); /* the table twice */
-  weft_device_close(&counts->base);
-  assert_true(n_bytes > 5 << 20 && n_integers > 3 << 20 && in_shards > all + 2048);
-  device_calls without = fake_calls;
-  without.integers_bytes = NULL;
-  const struct {
-    bool has_integers; /* the backend */
-    uint32_t n, n_shards, products;
-    bool replicas;
-    uint64_t has, most, kv; /* of each device; most: for weights, 0: 7/8 */
-    bool kept;
-    uint64_t missing;
-  } table[] = {
-      {true, 1, 1, 8, false, 2 * all, 0, all, true, 0},
-      {true, 1, 1, 8, false, 2 * all, 0, all + 10, false, 10}, /* the pages would not fit beside them */
-      {true, 1, 1, 8, false, 2 * all, 0, 0, true, 0},          /* a quarter is for pages */
-      {true, 1, 1, 8, false, 2 * all, all, all, true, 0},
-      {true, 1, 1, 8, false, 2 * all, all - 5, all, false, 5}, /* more than weights may take */
-      {true, 2, 1, 8, false, all, 0, all, true, 0},            /* half of all on each */
-      {true, 2, 1, 8, true, all, 0, all, false, all},          /* replicas have all of it each */
-      {true, 2, 2, 8, false, in_shards, 0, in_shards, true, 0},
-      {true, 2, 2, 8, false, in_shards, in_shards / 2 - 7, in_shards, false, 7}, /* half of all would fit */
-      {true, 1, 1, 16, false, 4 * all, 0, 0, false, 0},                          /* not wanted */
-      {false, 1, 1, 8, false, 4 * all, 0, 0, false, 0},                          /* the backend has none */
-  };
-  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    weft_devices devices = {.n = table[i].n, .n_shards = table[i].n_shards, .replicas = table[i].replicas};
-    for (uint32_t p = 0; p < table[i].n; p++) {
-      fake_card *card = fake_card_open(false);
-      if (!table[i].has_integers) card->base.calls = &without;
-      card->base.info.products = table[i].products;
-      card->base.info.memory_free_bytes = table[i].has;
-      card->base.info.host_memory = false;
-      devices.device[p] = &card->base;
-      devices.weights_bytes_max[p] = table[i].most;
-    }
-    devices_choose_integers(&devices, &gguf, 1, table[i].kv);
-    for (uint32_t p = 0; p < table[i].n; p++) {
-      if (devices.device[p]->info.integers != table[i].kept) fail_msg("row %zu, device %u", i, p);
-    }
-    if (devices.integers_missing != table[i].missing)
-      fail_msg("row %zu: %llu missing", i, (unsigned long long)devices.integers_missing);
-    devices_close(&devices);
-  }
-  weft_gguf_close(gguf);
-}
-
 /* Models that come and go lie on one device. */
 static void test_folder_on_two_cards(void **state) {
   weft_runtime *rt = weft_alloc(1, sizeof *rt);
@@ -783,7 +725,6 @@ int main(void) {
                                      cmocka_unit_test(test_precision),
                                      cmocka_unit_test(test_auto),
                                      cmocka_unit_test(test_auto_twice),
-                                     cmocka_unit_test(test_integers_where_there_is_room),
                                      cmocka_unit_test(test_links),
                                      cmocka_unit_test(test_folder_on_two_cards),
                                      cmocka_unit_test(test_switches),

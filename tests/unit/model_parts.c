@@ -12,6 +12,7 @@
 
 #include "model/model_internal.h"
 #include "model/runner/device_runner.h"
+#include "model/split_plan.h"
 #include "tests/support/fake_card.h"
 #include "tests/support/split_of.h"
 
@@ -564,11 +565,37 @@ static void test_crossed_at_cuts(void **state) {
   }
 }
 
+/* A split says which weights lie on a card as integers too; the card keeps them for all others as before. */
+static void test_integers_of_a_part(void **state) {
+  static const weft_codes_alone table[] = {{0, 0}, {1, 0}, {9, 0}, {16, 0}, {16, 11}, {16, 15}, {16, 16}};
+  uint32_t before = UINT32_MAX;
+  weft_gguf *gguf;
+  (void)state;
+  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
+  for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    fake_card *card = fake_card_open(false);
+    card->base.info.products = 8;
+    card->base.info.integers = true;
+    const weft_split split = {.n_devices = 1, .device = {&card->base}, .codes_alone = table[i]};
+    weft_model *model;
+    uint32_t n_have, n_can;
+    assert_int_equal(weft_model_open(gguf, &split, &limits, NULL, NULL, &model, NULL), WEFT_OK);
+    weft_split_count_integers(gguf, &split, &n_have, &n_can);
+    assert_int_equal(card->n_integers, n_have);
+    assert_true(n_have <= before && (i > 0 || n_have == n_can) && card->base.info.integers);
+    before = n_have;
+    weft_model_close(model);
+    weft_device_close(&card->base);
+  }
+  assert_int_equal(before, 0);
+  weft_gguf_close(gguf);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_passes), cmocka_unit_test(test_restore),         cmocka_unit_test(test_scores),
       cmocka_unit_test(test_runs),   cmocka_unit_test(test_refused_runs),    cmocka_unit_test(test_both_kinds),
-      cmocka_unit_test(test_facts),  cmocka_unit_test(test_crossed_at_cuts),
+      cmocka_unit_test(test_facts),  cmocka_unit_test(test_crossed_at_cuts), cmocka_unit_test(test_integers_of_a_part),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
