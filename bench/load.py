@@ -25,6 +25,8 @@ a minute at most.
   answer_least    the same of answers [0]
   format          what answers are held to: "integers" or "strings", a JSON schema of a list of them, as long as the answer
                   may be; "none" [none]
+  burst_every     seconds: clients do not ask again when their answer has come, but all of them at once at each multiple of it from
+                  the start on; who has no whole answer by then waits for the next one. A third of `seconds` should be a multiple [0: none]
   seconds         of the scenario, without its last answers [10]
   limit_first_ms  a request is good when its first token comes within this [2000]
   limit_token_ms  ... and its further ones, in the mean, within this; on a canvas its whole time counts [50]
@@ -77,13 +79,14 @@ class Scenario:
     answer: int = 128
     answer_least: int = 0
     format: str = "none"
+    burst_every: float = 0.0
     seconds: float = 10.0
     limit_first_ms: float = 2000.0
     limit_token_ms: float = 50.0
 
     def __post_init__(self):
         for name, least in dict(clients=1, canvases=0, steps=0, prompt=1, prompt_least=0, shared=0, tenants=1, answer=1, answer_least=0,
-                                seconds=0.1).items():
+                                burst_every=0, seconds=0.1).items():
             if not isinstance(getattr(self, name), (int, float)) or getattr(self, name) < least:
                 raise ValueError(f"{name} must be a number, at least {least}")
         if self.canvases > self.clients or self.shared > (self.prompt_least or self.prompt):
@@ -278,7 +281,8 @@ class Load:
 
     def run(self, indices, start):
         """Until all have ended, or until it is too late for them."""
-        ramp, limit = self.window[0] - start, self.window[1] + LAST_ANSWERS_S
+        every = self.scenario.burst_every
+        ramp, limit = 0.0 if every > 0 else self.window[0] - start, self.window[1] + LAST_ANSWERS_S
         waiting = [(start + ramp * i / self.scenario.clients, i, Client(self, i)) for i in indices]
         heapq.heapify(waiting)
         running = set()
@@ -293,8 +297,9 @@ class Load:
             for client in self.wait(min(waiting[0][0] if waiting else limit, limit) - now):
                 running.remove(client)
                 ended, fault = client.result.ended, client.result.fault
-                if not client.result.is_refused and ended < self.window[1]:
-                    heapq.heappush(waiting, (ended + (PAUSE_S if fault else 0.0), client.index, client))
+                again = start + math.ceil((ended - start) / every) * every if every > 0 else ended + (PAUSE_S if fault else 0.0)
+                if not client.result.is_refused and (again if every > 0 else ended) < self.window[1]:
+                    heapq.heappush(waiting, (again, client.index, client))
         for client in running:
             client.leave()
             self.results.append(dataclasses.replace(client.result, fault="unfinished"))

@@ -8,6 +8,7 @@ for each, with date, device, commit, model and command.
     PART   loads: clients token by token, by diffusion and both; shared prompts
            formats: of answers, off and on
            long: long prompts in a quarter of the pool that the first part had
+           bursts: 64 clients that all ask at once, again and again
            canvases: 256 of them at once
            rows: some of the loads with other numbers of rows in a step
            All of them, in this order, if none is named
@@ -28,6 +29,7 @@ from server import Server as Process
 
 STEPS = 12  # of each canvas, so that runs compare; trained models stop by themselves
 LONG = dict(name="16 clients, prompts of 16384", clients=16, prompt=16384, answer=128, seconds=15, limit_first_ms=20000)
+LONGER = dict(name="8 clients, prompts of 32768", clients=8, prompt=32768, answer=128, seconds=15, limit_first_ms=20000)
 OPTIONS = ["--running", "640", "--queue", "1024", "--context", "4096", "--connections", "2048"]  # one address gets half of them
 
 
@@ -53,6 +55,10 @@ def lengths(seconds):
 def tenants(seconds):
     return dict(name="128 clients of 64 tenants, each with 1024 tokens in common", clients=128, prompt=1152, shared=1024, tenants=64,
                 answer=128, seconds=seconds)
+
+
+def bursts(seconds):
+    return dict(name="bursts of 64 clients", clients=64, prompt=512, answer=128, burst_every=seconds / 3, seconds=seconds)
 
 
 def without_and_with(what, scenario, **change):
@@ -86,6 +92,8 @@ def shrunk(scenario):
         few |= {"canvases": -(-scenario["canvases"] // 64), "steps": 2}
     for name in "shared", "prompt_least", "answer_least":
         few[name] = scenario.get(name, 0) // 16
+    if scenario.get("burst_every"):
+        few["burst_every"] = 0.1
     return scenario | few | {"seconds": 0.3}
 
 
@@ -139,7 +147,10 @@ class Bench:
     def run_long(self):
         if self.pool_mib is None:
             self.serve("long", OPTIONS, ())  # to know the pool
-        self.serve("long", ["--running", "32", "--context", "17408", "--kv-mib", str((self.pool_mib or 4) // 4)], [LONG])
+        self.serve("long", ["--running", "32", "--context", "34816", "--kv-mib", str((self.pool_mib or 4) // 4)], [LONG, LONGER])
+
+    def run_bursts(self):
+        self.serve("bursts", OPTIONS, [bursts(12)])
 
     def run_canvases(self):
         self.serve("canvases", ["--running", "256", "--connections", "2048", "--context", "512", "--rows", "65536", "--kv-mib", "24576"],
@@ -152,7 +163,7 @@ class Bench:
 
 def main():
     words = sys.argv[1:]
-    parts = dict(loads=Bench.run_loads, formats=Bench.run_formats, long=Bench.run_long, canvases=Bench.run_canvases, rows=Bench.run_rows)
+    parts = dict(loads=Bench.run_loads, formats=Bench.run_formats, long=Bench.run_long, bursts=Bench.run_bursts, canvases=Bench.run_canvases, rows=Bench.run_rows)
     quick = "quick" in words[2:]
     named = [word for word in words[2:] if word != "quick"]
     if len(words) < 2 or any(word not in parts for word in named):

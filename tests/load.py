@@ -102,8 +102,15 @@ def test_servers_that_fail():
     expect(record, done=record["started"], answer_tokens=3 * record["done"], prompt_tokens=7 * record["done"])
 
 
+def test_bursts():
+    """Clients wait for the next burst: three begin in the time, where a closed loop would ask hundreds of times."""
+    record = run(fake_server(STREAM + EVENT * 3 + USAGE + DONE), name="bursts", clients=3, prompt=7, burst_every=0.1)
+    expect(record, done=record["started"], failed={}, unfinished=0)
+    assert 3 <= record["started"] <= 3 * 3, record
+
+
 def test_bad_scenarios():
-    for line in '{"clients": 0}', '{"clients": 1, "canvases": 2}', '{"prompt": 3, "shared": 4}', '{"answer": 3, "answer_least": 4}', '{"format": "xml"}', '{"unknown": 1}', "[":
+    for line in '{"clients": 0}', '{"burst_every": -1}', '{"clients": 1, "canvases": 2}', '{"prompt": 3, "shared": 4}', '{"answer": 3, "answer_least": 4}', '{"format": "xml"}', '{"unknown": 1}', "[":
         try:
             list(load.scenarios_of([line]))
         except SystemExit as fault:
@@ -115,6 +122,7 @@ def test_bad_scenarios():
 def main():
     test_bad_scenarios()
     test_servers_that_fail()
+    test_bursts()
     process = Process(sys.argv[1], ["--kv-mib", "64"], keys=(), models=(os.path.join(ROOT, "model/demo/weft-demo.gguf"),))
     try:
         server = load.Server(f"http://127.0.0.1:{process.port}")

@@ -176,6 +176,7 @@ static bool serve_replica(event_replica *r, uint64_t now_us) {
   bool busy = false;
   want_changes(r, hear_readers(r, now_us));
   take_changes(r);
+  if (r->whole && !kv_mirror_is_settled(r->mirror)) return true; /* the rest comes with the engine's next turn */
   for (uint32_t i = 0; i < r->events->n_models; i++) {
     kv_stream *s = stream_of(r->events, i, r->index);
     busy = tell_late(r, s, now_us) || busy;

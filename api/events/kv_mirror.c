@@ -583,8 +583,13 @@ void kv_mirror_settle(kv_mirror *m, const kv_sink *sink) {
   tell_units(m, sink);
 }
 
+bool kv_mirror_is_settled(const kv_mirror *m) {
+  return m->n_list == 0 && !m->cleared;
+}
+
 void kv_mirror_tell_all(kv_mirror *m, uint32_t model, const kv_sink *sink) {
   uint32_t n = 0;
+  WEFT_CHECK(kv_mirror_is_settled(m));
   for (uint32_t at = 0; at < m->n_nodes; at++) {
     const mirror_node *node = &m->node[at];
     bool told = node->shown.live && node->shown.model == model && is_unit_end(m, &node->shown) && node->told != NOWHERE;

@@ -63,7 +63,10 @@ void kv_mirror_clear(kv_mirror *mirror);
 /* tokens: [n][base_tokens] */
 void kv_mirror_apply(kv_mirror *mirror, const weft_prefix_change *change, const int32_t *tokens, uint32_t n);
 void kv_mirror_settle(kv_mirror *mirror, const kv_sink *sink);
-/* All units of a model that are told, as settle tells stored ones. */
+/* False: changes were applied, or everything was forgotten, since the last settle. */
+bool kv_mirror_is_settled(const kv_mirror *mirror);
+/* All units of a model that are told, as settle tells stored ones. Only while the mirror is settled: tokens of nodes
+ * that are replaced are other ones before that. */
 void kv_mirror_tell_all(kv_mirror *mirror, uint32_t model, const kv_sink *sink);
 
 #endif

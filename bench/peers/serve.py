@@ -9,7 +9,7 @@ completions and takes prompts of token ids will do.
 
 Loads: writing (32, 128 and 512 clients, token by token), shared (128 clients with a long prompt in common, its prefix not found
 and found), users (96 clients with prompts and answers of mixed lengths; 64 tenants, each with a prompt in common), long (16 clients
-with prompts of 16,384), canvases (8, 32 and 128 clients of a model that writes by diffusion; in as many steps a canvas as
+with prompts of 16,384), longer (8 with prompts of 32,768), bursts (64 clients that all ask at once, every 4 seconds), canvases (8, 32 and 128 clients of a model that writes by diffusion; in as many steps a canvas as
 bench/serving.py says, which another server than weft must be started with), mix (both kinds at once; weft alone takes it).
 
 FOLDER/serve.jsonl gets one record for each load and start, with date, device, commit, model and command; FOLDER/NAME.ROUND.log what
@@ -41,6 +41,8 @@ LOADS = dict(
     shared=lambda: serving.without_and_with("found prefix", serving.writing(128, 11, prompt=2112, shared=2048, cached=False), cached=True),
     users=lambda: [serving.lengths(12), serving.tenants(10)],
     long=lambda: [serving.LONG],
+    longer=lambda: [serving.LONGER],
+    bursts=lambda: [serving.bursts(12)],
     canvases=lambda: [serving.canvases(8, 9), serving.canvases(32, 10), serving.canvases(128, 15)],
     mix=lambda: [serving.mixed(12)])
 

@@ -260,6 +260,7 @@ static void compare_prompt(world *w) {
 /* ---- worlds ---- */
 
 static void settle(world *w) {
+  const mirror *m = w->m;
   weft_prefix_change change[TAKEN];
   int32_t tokens[TAKEN * BLOCK_MAX];
   bool cleared, rest = true;
@@ -268,9 +269,11 @@ static void settle(world *w) {
     uint32_t n = weft_pager_take_changes(w->m->pager, change, tokens, TAKEN, &cleared, &rest);
     if (cleared) kv_mirror_clear(w->events);
     kv_mirror_apply(w->events, change, tokens, n);
+    REQUIRE(n == 0 || !kv_mirror_is_settled(w->events), "a mirror says halfway that it is whole");
     if (n_takes > 2 && below(w->m, 4) == 0) return; /* it is slow: the pager goes on meanwhile */
   }
   kv_mirror_settle(w->events, &sink);
+  REQUIRE(kv_mirror_is_settled(w->events), "a mirror is never whole");
   if (below(w->m, 6) == 0) { /* it comes late */
     w->late.n = 0;
     w->to[0] = &w->late;
