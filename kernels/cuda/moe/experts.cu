@@ -9,7 +9,7 @@
  *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the GEMM has a gated
  *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places. With biases, a
  *             clamped gate or F32 weights of down a kernel between the two makes the gated product (gate_pairs_kernel)
- *   down      the results are [place][n_in], f32, or bf16 in W8A8, and y[row] adds those of its ranks (ranks.cuh)
+ *   down      the results are [place][n_in], f32, or bf16 in W8A8, and y[row] adds those of its ranks (combine.cu)
  *   some rows in MXFP4: experts_stream.cu makes both products, with gate and biases between them
  *   few rows  are not permuted. A GEMV takes each expert once and leaves act(g) * u of every pair (gate_up_gemv.cu).
  *             Then one kernel makes the products with down and the sum over ranks (down_gemv.cu); both with prologues
@@ -22,6 +22,7 @@
 
 #include "kernels/cuda/gemm/int8_jobs.h"
 #include "kernels/cuda/gemm/w8a8_jobs.h"
+#include "kernels/cuda/moe/combine.h"
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/moe/experts_stream.h"
 #include "kernels/cuda/moe/host_experts.h"
@@ -36,7 +37,7 @@ enum {
   PERMUTE_THREADS = 1024,
   PERMUTE_ROWS = 64 /* of a block, at most */
 };
-enum { EXPERTS_GEMV_ROWS = 4, COMBINE_RANKS = 8 };
+enum { EXPERTS_GEMV_ROWS = 4 };
 
 /* A list of jobs of up to `rows` rows, at most `most` of them. rows 0: there is none. */
 typedef struct job_list {
@@ -227,122 +228,6 @@ static __global__ void gate_pairs_kernel(const __grid_constant__ gate_pairs_args
   uint64_t at = (uint64_t)((uint32_t)a.ids[blockIdx.y] - a.first_expert) * a.n_ff + i;
   a.h[place * a.h_stride + i] =
       limited_biased_gate(a.activation, a.limit, row[0], row[a.n_ff], a.gate_bias, a.up_bias, at);
-}
-
-/* n results beside each other, as they lie in memory: one, or 16 bytes that are read at once. */
-template <class T, uint32_t n>
-struct results {
-  static_assert(n == 1 || n * sizeof(T) == 16, "one, or 16 bytes");
-  static constexpr uint32_t n_words = n == 1 ? 1 : 4;
-  uint32_t word[n_words];
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (uint32_t w = 0; w < n_words; w++) word[w] = 0;
-  }
-  __device__ __forceinline__ void load(const T *from) {
-    if constexpr (n > 1) {
-      uint4 v = *(const uint4 *)(const void *)from;
-      word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
-    } else {
-      word[0] = sizeof(T) == 4 ? *(const uint32_t *)(const void *)from : *(const uint16_t *)(const void *)from;
-    }
-  }
-  __device__ __forceinline__ float at(uint32_t i) const {
-    if constexpr (sizeof(T) == 4)
-      return __uint_as_float(word[i]);
-    else
-      return __uint_as_float(i % 2 == 0 ? word[i / 2] << 16 : word[i / 2] & 0xFFFF0000u);
-  }
-};
-
-template <uint32_t n>
-static __device__ __forceinline__ void store_sums(float *y, const float (&sums)[n]) {
-  if constexpr (n == 1) {
-    *y = sums[0];
-  } else {
-#pragma unroll
-    for (uint32_t e = 0; e < n; e += 4)
-      *(float4 *)(void *)(y + e) = make_float4(sums[e], sums[e + 1], sums[e + 2], sums[e + 3]);
-  }
-}
-
-/* value += the bias that begins at `from`. */
-template <uint32_t n>
-static __device__ __forceinline__ void add_down_bias(const float *from, float (&value)[n]) {
-  float bias[n];
-  if constexpr (n == 1) {
-    bias[0] = *from;
-  } else {
-#pragma unroll
-    for (uint32_t e = 0; e < n; e += 4) *(float4 *)(void *)(bias + e) = *(const float4 *)(const void *)(from + e);
-  }
-#pragma unroll
-  for (uint32_t e = 0; e < n; e++) value[e] = __fadd_rn(value[e], bias[e]);
-}
-
-/* Threads of a block that have n columns each. */
-__host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
-  return n > 4 ? 128 : 256;
-}
-
-/* A rank of a row: its expert, counted from the first one that is here, and its place, -1 if its expert is not here. */
-typedef struct combine_rank {
-  int32_t place;
-  uint32_t expert, leaf;
-  float weight;
-} combine_rank;
-
-/* The row's ranks leaf by leaf, and what follows the last one. A rank whose expert is elsewhere is zero times zero,
- * which changes no sum that begins at zero; one whose expert does not exist is NaN times zero. */
-static __device__ __forceinline__ void list_ranks(const weft_experts_args &a, uint64_t first_pair,
-                                                  const int32_t *pair_at, combine_rank *list) {
-  if (threadIdx.x < 32) {
-    order_ranks(a.ids + first_pair, a.weights + first_pair, a.k, a.n_experts, [&](uint32_t at, const rank_of_row &of) {
-      int32_t place = pair_at[first_pair + of.rank];
-      float absent = of.id < a.n_experts ? 0.0f : not_a_number();
-      list[at] = {place, of.id - a.first_expert, of.leaf, place < 0 ? absent : of.weight};
-    });
-    if (threadIdx.x == 0) list[a.k].leaf = WEFT_EXPERTS_LEAVES;
-  }
-  __syncthreads();
-}
-
-/* The unpermute and combine: adds the ranks of a row. A thread has 16 bytes of columns where they may be read at
- * once, else one column, and loads those of COMBINE_RANKS ranks at a time. */
-template <uint32_t n, class T, bool BIASED>
-static __global__ void __launch_bounds__(combine_threads(n))
-    combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
-  extern __shared__ __align__(16) combine_rank ranks[]; /* [k + 1] */
-  launch_dependents_and_wait();
-  uint32_t r = blockIdx.y, i = n * (blockIdx.x * combine_threads(n) + threadIdx.x);
-  list_ranks(a, (uint64_t)r * a.k, pair_at, ranks);
-  if (i >= n_in) return;
-  leaf_sums<n> sums;
-  sums.clear();
-  down += i;
-  for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
-    results<T, n> value[COMBINE_RANKS];
-#pragma unroll
-    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
-      int32_t at = first + j < a.k ? ranks[first + j].place : -1;
-      value[j].clear();
-      if (at >= 0) value[j].load(down + (uint64_t)(uint32_t)at * n_in);
-    }
-#pragma unroll
-    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
-      if (first + j >= a.k) break; /* without this branch additions are moved between the loads */
-      const combine_rank of = ranks[first + j];
-      float own[n];
-#pragma unroll
-      for (uint32_t e = 0; e < n; e++) own[e] = value[j].at(e);
-      if (BIASED && of.place >= 0) add_down_bias(a.down_bias + (uint64_t)of.expert * n_in + i, own);
-#pragma unroll
-      for (uint32_t e = 0; e < n; e++) sums.add(e, __fmul_rn(of.weight, own[e]));
-      sums.close(of.leaf, ranks[first + j + 1].leaf);
-    }
-  }
-  store_sums(a.y + (uint64_t)r * a.y_stride + i, sums.all());
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
@@ -616,31 +501,6 @@ static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args,
   return gemm_prologue(d, args->down, &a);
 }
 
-/* T: what the results of down are. */
-template <class T>
-static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
-  constexpr uint32_t at_once = 16 / sizeof(T);
-  weft_experts_args a = *args;
-  const T *down = (const T *)(const void *)p->down;
-  const int32_t *pair_at = p->pair_at;
-  a.n_experts = p->n_all;
-  bool wide = p->n_in % at_once == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
-  auto plain = wide ? combine_kernel<at_once, T, false> : combine_kernel<1, T, false>,
-       biased = wide ? combine_kernel<at_once, T, true> : combine_kernel<1, T, true>,
-       kernel = args->down_bias != NULL ? biased : plain;
-  const uint32_t n_columns = wide ? at_once : 1, n_threads = combine_threads(n_columns);
-  for (uint32_t first = 0; first < args->n_rows; first += 65535) {
-    uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    dim3 grid(cuda_ceil(p->n_in, n_columns * n_threads), n);
-    cuda_start(d, kernel, grid, n_threads, (args->k + 1) * sizeof(combine_rank), a, down, pair_at, p->n_in);
-    a.weights += (uint64_t)n * a.k;
-    a.ids += (uint64_t)n * a.k;
-    a.y += n * a.y_stride;
-    pair_at += (uint64_t)n * a.k;
-  }
-  return cuda_launched(d, "adding experts");
-}
-
 static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   gemm_args a = permuted_gemm(p, &p->list[p->list[1].rows > 0 ? 1 : 0], args->down, p->down, p->n_in);
   a.x = p->h;
@@ -651,7 +511,8 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
   gemm_args in = gate_up_args(args, p, args->gate_up != NULL ? args->gate_up : args->gate, NULL, 0); /* if streamed */
   weft_status status = p->streamed ? d->set->experts_stream(d, args, &in, &a) : gemm(d, &a);
   if (status != WEFT_OK) return status;
-  return a.y_is_bf16 ? combine_ranks<__nv_bfloat16>(d, args, p) : combine_ranks<float>(d, args, p);
+  const experts_results from = {p->down, a.y_is_bf16, p->n_in, p->n_all, p->pair_at};
+  return experts_combine(d, args, &from);
 }
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* y[row] of experts: the sum of what down gave of the row's ranks, each plus its bias and times its weight.
+ *
+ * Law: ranks are added in the order of ranks.cuh. */
+#ifndef WEFT_KERNELS_CUDA_COMBINE_H
+#define WEFT_KERNELS_CUDA_COMBINE_H
+
+#include "kernels/cuda/cuda.h"
+
+/* What a down product left: [place][n_in]. */
+typedef struct experts_results {
+  const void *down;
+  bool is_bf16;           /* else f32 */
+  uint32_t n_in, n_all;   /* n_all: how many experts there are, here or elsewhere */
+  const int32_t *pair_at; /* place of each pair; -1: its expert is not here */
+} experts_results;
+
+weft_status experts_combine(cuda_device *d, const weft_experts_args *args, const experts_results *from);
+
+#endif
