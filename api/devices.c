@@ -621,6 +621,7 @@ weft_weights_report devices_weights(const weft_devices *devices) {
     all.n_bytes += one.n_bytes;
     all.n_bytes_held += one.n_bytes_held;
     all.n_bytes_host += one.n_bytes_host;
+    all.n_bytes_tables += one.n_bytes_tables;
   }
   return all;
 }

@@ -319,6 +319,8 @@ static void print_weights(const weft_devices *devices, weft_text *t) {
   if (held.n_bytes_held > 0) {
     weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib_of(held.n_bytes_held),
                      mib_of(held.n_bytes));
+    if (held.n_bytes_tables > 0)
+      weft_text_printf(t, "; %.1f MiB of tables in host memory", mib_of(held.n_bytes_tables));
     if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib_of(held.n_bytes_host));
     uint64_t n_cached = 0;
     for (uint32_t i = 0; i < devices->n; i++) n_cached += weft_device_experts(devices->device[i]).n_bytes_cached;

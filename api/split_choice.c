@@ -82,7 +82,8 @@ static double count_round(const counting *c, uint32_t n, const split_way *way) {
 
 /* Whether each card has room for its part of the weights, and as much again as an eighth of its memory. */
 static bool has_room(const counting *c, const split_way *way) {
-  const uint64_t most = c->machine->memory_bytes, own = c->file->weight_bytes / (way->n_shards * way->n_parts);
+  const uint64_t most = c->machine->memory_bytes, all = c->file->weight_bytes - c->file->table_bytes,
+                 own = all / (way->n_shards * way->n_parts);
   return most == 0 || own + own / 16 <= most / 8 * 7;
 }
 

@@ -28,7 +28,8 @@ double step_layers(const weft_file_facts *file) {
   double n = file->n_layers;
   for (uint32_t i = 0; i < g->n_sets; i++) {
     const weft_kv_set *set = &g->set[i];
-    bool is_latent = set->rows.values_are_keys && set->rows.positions == 1 && !set->from_border;
+    bool is_first = i == 0 || g->set[i - 1].layer != set->layer;
+    bool is_latent = is_first && set->rows.values_are_keys && set->rows.positions == 1 && !set->from_border;
     if (is_latent) n += (set->window > 0 ? stream_layers : latent_layers) - 1;
   }
   return n;

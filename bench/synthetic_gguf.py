@@ -5,7 +5,7 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse | hollow]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | glm-4.5-air | glm-4.7-flash | deepseek-v2-lite | deepseek-v3;
+           qwen3-30b-a3b | qwen3-8b | gemma3-4b | gemma3-27b | ministral3-8b | qwen3.6-35b-a3b | qwen3.6-27b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b | deepseek-v4-flash | deepseek-v4.1-flash | glm-4.5-air | glm-4.7-flash | deepseek-v2-lite | deepseek-v3;
            gemma4-1b, diffusion-gemma-1b and qwen3.6-1b are nobody's models, but the shapes of gemma4-26b, diffusion-gemma-26b
            and qwen3.6-35b-a3b at a size that a CPU with two cores runs; MODEL:N is its first N layers.
            The drafters gemma4-26b-assistant, gemma4-1b-assistant and gemma4-e2b-assistant (with centroids; -whole: without)
@@ -88,6 +88,13 @@ def deepseek4(mtp=0):
                 hashed=3, vocab=129280, context=1048576, experts=256, used=6, expert_ff=2048, eps=1e-6)
 
 
+def deepseek41():
+    """heads of 16 million rows and more each, as many as three lengths of eight heads make of two layers."""
+    return dict(deepseek4(), arch="deepseek41", layers=40, hidden=5120, q_rank=1280, ratios=[0, 0] + [2] * 18 + [1] * 20,
+                sources=(2, 8, 14, 20), choosers=(2, 8, 14, 20, 24, 28, 32, 36), index_heads=32, hashed=0, experts=384,
+                expert_ff=2304, eps=1e-20, engrams=(1, 14), grams=4, engram_heads=8, engram=256, bucket=16000057)
+
+
 MODELS = {
     "gemma4-1b": dict(gemma(12, 1024, 1024, 8, 4, 2, 1024, experts=64), vocab=32768, head=128, head_global=256, expert_ff=256),
     "gemma4-e2b": gemma(35, 1536, 6144, 8, 1, 1, 512, period=5, per_layer=256, shared=20, k_eq_v=False),
@@ -111,6 +118,7 @@ MODELS = {
     "gpt-oss-120b": gpt_oss(36, 128),
     "deepseek-v4-flash": deepseek4(),
     "deepseek-v4-flash-mtp": deepseek4(mtp=1),
+    "deepseek-v4.1-flash": deepseek41(),
     "glm-4.7-flash": deepseek2(48, 2048, 10240, 20, 192, 256, 768, 154880, 64, 4, 1536, 1, 1.8, eps=1e-5, mtp=1, theta=1e6, context=202752),
     "deepseek-v2-lite": deepseek2(27, 2048, 10944, 16, 128, 128, 0, 102400, 64, 6, 1408, 1, 1.0, shared=2, yarn=0.0707, softmax=True),
     "deepseek-v3": deepseek2(61, 7168, 18432, 128, 128, 128, 1536, 129280, 256, 8, 2048, 3, 2.5, groups=(8, 4), yarn=0.1),
@@ -282,7 +290,7 @@ def add_vocabulary(w, m):
     w.key("tokenizer.ggml.tokens", tokens)
     w.key_int32s("tokenizer.ggml.token_type", types)
     if kind == "gpt2":
-        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "glm4moe": "glm4", "deepseek2": "glm4" if m.get("theta") == 1e6 else "deepseek-v3", "deepseek4": "joyai-llm", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
+        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o", "glm4moe": "glm4", "deepseek2": "glm4" if m.get("theta") == 1e6 else "deepseek-v3", "deepseek4": "joyai-llm", "deepseek41": "joyai-llm", "qwen35": "qwen35", "qwen35moe": "qwen35"}.get(m["arch"], "qwen2"))
     else:
         w.key("tokenizer.ggml.scores", [float(-i) for i in range(n)])
     if kind != "llama":
@@ -605,6 +613,38 @@ def add_deepseek2(w, m, mix):
             add_shared_experts(put, m, mix)
 
 
+def add_engram(w, m, embed):
+    k, per, n = m["arch"] + ".", (m["grams"] - 1) * m["engram_heads"], len(m["engrams"])
+    for name, value in (("ple.layers", list(m["engrams"])), ("ple.ngram_size", m["grams"]), ("ple.heads_per_ngram", m["engram_heads"]),
+                        ("embedding_length_per_layer_input", m["engram"]), ("engram.pad_token_id", 2),
+                        ("ple.layer_multipliers", [2 * i + 1 for i in range(n * m["grams"])]),
+                        ("ple.head_vocab_sizes", [m["bucket"]] * (n * per)),
+                        ("ple.head_offsets", [m["bucket"] * i for i in range(n * per)]),
+                        ("engram.token_map", [t % 99092 for t in range(m["vocab"])]),
+                        ("attention.indexer.candidate_source_layer", m["sources"][-1]),
+                        ("attention.indexer.candidate_top_k_blocks", 2048), ("attention.indexer.candidate_block_size", 8)):
+        w.key(k + name, value)
+    w.tensor("per_layer_token_embd.weight", embed, m["engram"], m["bucket"] * n * per)
+
+
+def add_shared(put, m, i, matrix):
+    """Of V4.1's layers: far rows that later ones read, what they are chosen by, and the memory."""
+    hidden, streams = m["hidden"], m["streams"]
+    if i in m["sources"]:
+        put("attn_compressor_kv", "F16", hidden, m["head"])
+        if m["ratios"][i] > 1:
+            put("attn_compressor_gate", "F16", hidden, m["head"])
+        put("attn_compressor_norm", "F32", m["head"])
+        put("indexer.attn_k", "F16", m["head"], m["index"])
+        put("indexer.k_norm", "F32", m["index"])
+    if i in m["choosers"]:
+        put("indexer.attn_q_b", "F16", m["q_rank"], m["index_heads"] * m["index"])
+        put("indexer.proj", "F16", hidden, m["index_heads"])
+    if i in m["engrams"]:
+        put("engram_wkv", matrix, (m["grams"] - 1) * m["engram_heads"] * m["engram"], hidden * (streams + 1))
+        put("engram_gate", "F32", hidden, streams)
+
+
 def add_deepseek4(w, m, mix):
     k, matrix, rich, embed = m["arch"] + ".", *mix
     for key, value in (
@@ -618,7 +658,7 @@ def add_deepseek4(w, m, mix):
             ("rope.scaling.yarn_beta_fast", 32.0), ("rope.scaling.yarn_beta_slow", 1.0),
             ("hyper_connection.count", m["streams"]), ("hyper_connection.sinkhorn_iterations", 20),
             ("hyper_connection.epsilon", 1e-6), ("expert_shared_count", 1), ("expert_gating_func", 4),
-            ("expert_weights_norm", True), ("expert_weights_scale", 1.5), ("hash_layer_count", m["hashed"]),
+            ("expert_weights_norm", True), ("expert_weights_scale", 1.5), *[("hash_layer_count", m["hashed"])] * (m["hashed"] > 0),
             ("swiglu_clamp_exp", [10.0] * m["layers"]), ("swiglu_clamp_shexp", [10.0] * m["layers"])):
         w.key(k + key, value)
     hidden, n, ff, experts = m["hidden"], m["streams"], m["expert_ff"], m["experts"]
@@ -627,7 +667,9 @@ def add_deepseek4(w, m, mix):
     w.tensor("token_embd.weight", matrix, hidden, m["vocab"])
     w.tensor("output_norm.weight", "F32", hidden)
     w.tensor("output.weight", embed, hidden, m["vocab"])
-    for name, kind, *shape in (("fn", "F16", n * hidden, n), ("base", "F32", n), ("scale", "F32", 1)):
+    if "engrams" in m:
+        add_engram(w, m, embed)
+    for name, kind, *shape in () if "engrams" in m else (("fn", "F16", n * hidden, n), ("base", "F32", n), ("scale", "F32", 1)):
         w.tensor(f"output_hc_{name}.weight", kind, *shape)
     for i in range(m["layers"]):
         put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}.weight", kind, *shape)  # noqa: E731
@@ -651,6 +693,9 @@ def add_deepseek4(w, m, mix):
         put("attn_kv_a_norm", "F32", m["head"])
         put("attn_sinks", "F32", m["heads"])
         ratio = m["ratios"][i]
+        if "engrams" in m:
+            add_shared(put, m, i, matrix)
+            ratio = 0
         pressed = [("attn", m["head"])] * (ratio > 0) + [("indexer", m["index"])] * (ratio == 4)
         for name, width in pressed:
             wide = width * (2 if ratio == 4 else 1)
@@ -686,7 +731,7 @@ def main():
     add_sizes(w, m)
     if sys.argv[2] != "none":
         add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gemma4-assistant": add_gemma, "gpt-oss": add_gpt_oss, "qwen35": add_qwen35,
-               "qwen35moe": add_qwen35, "deepseek4": add_deepseek4, "glm4moe": add_glm4moe, "deepseek2": add_deepseek2}.get(m["arch"], add_llama)
+               "qwen35moe": add_qwen35, "deepseek4": add_deepseek4, "deepseek41": add_deepseek4, "glm4moe": add_glm4moe, "deepseek2": add_deepseek2}.get(m["arch"], add_llama)
         add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
     w.write(sys.argv[3], {"sparse": "", "hollow": "_exps."}.get((sys.argv[4:] or [""])[0], "nothing"))

@@ -382,6 +382,10 @@ weft_weights_report weft_device_weights(const weft_device *device) {
   return device->weights;
 }
 
+bool weft_device_reads_host_tables(const weft_device *device) {
+  return !device->info.host_memory && device->shares == WEFT_SHARE_NOT && device->holding == NULL;
+}
+
 weft_experts_report weft_device_experts(const weft_device *device) {
   weft_experts_report out = {0};
   if (device->calls->experts_report != NULL) device->calls->experts_report(device, &out);

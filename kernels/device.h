@@ -43,7 +43,8 @@ typedef struct weft_weight {
 typedef enum weft_weight_use {
   WEFT_USE_MATMUL = 1, /* y = x W^T */
   WEFT_USE_EXPERTS = 2,
-  WEFT_USE_EMBED = 4 /* rows are looked up and, tied, multiplied by the head and by soft embeddings */
+  WEFT_USE_EMBED = 4, /* rows are looked up and, tied, multiplied by the head and by soft embeddings */
+  WEFT_USE_TABLE = 16 /* beside EMBED: a few rows are looked up and nothing else, so it may lie in host memory */
 } weft_weight_use;
 
 /* How an owner hands its weights to other processes; kernels/share.h. */
@@ -256,11 +257,14 @@ uint64_t weft_device_rows_bytes(const weft_device *device, weft_rows_form form, 
 void weft_device_plain_rows(weft_device *device, bool on);
 /* Where the weights lie that were placed; all 0 on devices that do not count. */
 typedef struct weft_weights_report {
-  uint64_t n_bytes;      /* of weights in device memory */
-  uint64_t n_bytes_held; /* of device memory taken for them */
-  uint64_t n_bytes_host; /* of experts in host memory */
+  uint64_t n_bytes;        /* of weights in device memory */
+  uint64_t n_bytes_held;   /* of device memory taken for them */
+  uint64_t n_bytes_host;   /* of experts in host memory */
+  uint64_t n_bytes_tables; /* of weights with WEFT_USE_TABLE in host memory, where the device reads them */
 } weft_weights_report;
 weft_weights_report weft_device_weights(const weft_device *device);
+/* Whether weights with WEFT_USE_TABLE that are placed now take host memory instead of the device's. */
+bool weft_device_reads_host_tables(const weft_device *device);
 
 /* For checks: watch is called before (done false) and after (done true) each op, with the layer that
  * weft_device_at_layer named last, the op's name and its argument struct. Where it returns false before an op, the op

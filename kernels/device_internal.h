@@ -237,7 +237,8 @@ void host_budget_give(weft_device *device, uint64_t n_bytes);
   .delta_rule_scratch = own##_delta_rule_scratch, .assign = ref_assign, .mix = own##_mix, .spread = own##_spread,   \
   .latent_rows = own##_latent_rows, .latent_press = own##_latent_press, .latent_choose = own##_latent_choose,       \
   .latent_choose_scratch = ref_latent_choose_scratch, .latent_attend = own##_latent_attend,                         \
-  .latent_heads = own##_latent_heads, .has_limits = true
+  .latent_heads = own##_latent_heads, .engram_rows = own##_engram_rows, .engram_add = own##_engram_add,             \
+  .has_limits = true
 /* Sets the bound, and fills in what holds for host memory, total and free bytes, and the processor's name. */
 void host_describe(weft_device *device, const weft_device_config *config);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of

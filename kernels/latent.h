@@ -3,13 +3,14 @@
  * position, which is key and value of all heads (DeepSeek-V2 to V4), and over rows that stand for several old positions
  * (V4). Part of kernels/ops.h, whose laws hold.
  *
- * Law. What a layer keeps lies in up to five sets of rows in pages, each with a block table of its own:
+ * Law. What a layer keeps lies in up to six sets of rows in pages, each with a block table of its own:
  *
  *   near           the vector of each position since a window
- *   far            one vector for each `ratio` positions
+ *   far            one vector for each `ratio` positions, or for each
  *   index          beside each far row a narrow one, by which far rows are chosen
  *   pending        of each position, what the far row of its block is made of, since a window; f32
  *   pending_index  the same for the index row
+ *   tokens         the token of each position, since a window (kernels/engram.h)
  *
  * A far row is made when the last position of its block is computed, of the pending rows as they are stored, whatever
  * calls these came in: its bits are the same in a prompt and in an answer. It is stored as the row of that position. A
@@ -40,9 +41,10 @@ typedef enum weft_latent_set {
   WEFT_LATENT_FAR = 1,
   WEFT_LATENT_INDEX = 2,
   WEFT_LATENT_PENDING = 3,
-  WEFT_LATENT_PENDING_INDEX = 4
+  WEFT_LATENT_PENDING_INDEX = 4,
+  WEFT_LATENT_TOKENS = 5
 } weft_latent_set;
-enum { WEFT_LATENT_SETS = 5, WEFT_LATENT_RATIO_MAX = 128 };
+enum { WEFT_LATENT_SETS = 6, WEFT_LATENT_RATIO_MAX = 128 };
 
 /* The rows of a set. Every page has, at offset, the rows of block_tokens neighbouring positions, one for each
  * `positions` of them; of a pending set the products with the matrix of values at offset, and those with the matrix of
@@ -75,7 +77,8 @@ typedef struct weft_latent_turn {
 /* ---- latent_rows: queries, and the vector of each position ---------------------------------------------------- *
  * q = rotate(rms(q)) per head, rms(v) = v / sqrt(mean(v^2) + eps); near row = rotate(rms(kv) * kv_norm), stored;
  * index_q = rotate(index_q) per head. Queries in place. parted: what rotates of a vector is beside it and not of it, so
- * q = rotate(q), and the norm of a row is that of its other numbers, for which kv_norm has weights.               */
+ * q = rotate(q), and the norm of a row is that of its other numbers, for which kv_norm has weights. plain_q: queries
+ * have no norm, so q = rotate(q), and rows are as above.                                                          */
 typedef struct weft_latent_rows_args {
   weft_latent_view near;
   float *q;                  /* [n_rows, n_heads * near.width] */
@@ -86,19 +89,22 @@ typedef struct weft_latent_rows_args {
   uint32_t n_segments, n_rows, n_heads, n_index_heads, index_dim;
   uint64_t q_stride, index_q_stride, kv_stride;
   float eps;
-  bool parted;
+  bool parted, plain_q;
 } weft_latent_rows_args;
 
 /* ---- latent_press: pending rows are stored, then the rows are made of blocks that end among them --------------- *
  * Pending row at p: values x and scores + ape[p % ratio]. The row of the block that begins at b, for each number d:
  *   plain     softmax over the block's scores[d], ascending positions; y[d] = sum of share * value[d]
  *   overlaps  pending rows have twice the numbers. Over [d] of the block before (where b > 0), then [width + d] of this
- * row = rotate(y / sqrt(mean(y^2) + eps) * norm), at position b, stored in `out` through its table.               */
+ * row = rotate(y / sqrt(mean(y^2) + eps) * norm), at position b, stored in `out` through its table. Where pending.base
+ * is NULL no position has pending rows, and y is x of the row that ends the block. latent: of a row that ends a block
+ * what its far row is before it rotates, as f32; of others zeros.                                                 */
 typedef struct weft_latent_press_args {
   weft_latent_view pending, out;
   weft_latent_set pending_set, out_set; /* whose tables lead to them */
-  const float *x, *scores;              /* [n_rows, pending.width] */
-  const float *ape, *norm;              /* [out.positions][pending.width], [out.width] */
+  const float *x, *scores;              /* [n_rows, pending.width]; without pending rows x is [n_rows, out.width] */
+  const float *ape, *norm;              /* optional [out.positions][pending.width], [out.width] */
+  float *latent;                        /* optional [n_rows, out.width]; not x */
   weft_latent_turn turn;
   const weft_latent_segment *segment;
   uint32_t n_segments, n_rows;
@@ -109,14 +115,19 @@ typedef struct weft_latent_press_args {
 
 /* ---- latent_choose: which far rows a row sees ------------------------------------------------------------------- *
  * ids[r]: the k far rows of largest score among those that the row may see, ascending, then -1; all of them where there
- * are at most k. score = sum over heads h of weights[h] * max(0, q_h . index row), as f32; of equal ones the first.  */
+ * are at most k. score = sum over heads h of weights[h] * max(0, q_h . index row), as f32; of equal ones the first.
+ * Far rows in blocks of block_rows: where a row sees more than n_blocks of them, with makes_blocks blocks[r] are the
+ * n_blocks of largest best score, the last one that it sees among them, ascending, of equal ones the first; else, with
+ * blocks, only their far rows are scored. n_blocks * block_rows >= k + block_rows - 1, so k are found.             */
 typedef struct weft_latent_choose_args {
   weft_latent_view index;
   const float *q;       /* [n_rows, n_heads * index.width] */
   const float *weights; /* [n_rows, n_heads] */
   int32_t *ids;         /* [n_rows, k] */
+  int32_t *blocks;      /* optional [n_rows, n_blocks] */
   const weft_latent_segment *segment;
-  uint32_t n_segments, n_rows, n_heads, k;
+  uint32_t n_segments, n_rows, n_heads, k, n_blocks, block_rows;
+  bool makes_blocks;
   uint64_t q_stride, weights_stride;
   void *scratch;
   uint64_t scratch_bytes;

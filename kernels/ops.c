@@ -539,14 +539,18 @@ static weft_status check_mix(weft_device *device, const weft_mix_args *args) {
   weft_status status = check_has(device, op, device->kernels->mix != NULL);
   if (status != WEFT_OK) return status;
   uint64_t n = args->n_streams, n_mixes = args->shares == NULL ? n : n * (2 + n);
+  bool mixes = args->mixes != NULL;
   REQUIRE(op, n > 0 && n <= WEFT_STREAMS_MAX && args->n_cols > 0, "n_streams or n_cols");
-  REQUIRE(op, args->x != NULL && args->mixes != NULL && args->y != NULL, "x, mixes or y is NULL");
-  REQUIRE(op, args->base != NULL && args->scale != NULL, "base or scale is NULL");
+  REQUIRE(op, args->x != NULL && args->y != NULL, "x or y is NULL");
+  REQUIRE(op, mixes || (args->carry != NULL && args->shares == NULL), "there are neither mixes nor a carry alone");
+  REQUIRE(op, !mixes || (args->base != NULL && args->scale != NULL), "base or scale is NULL");
+  REQUIRE(op, !args->first || args->carry != NULL, "first without a carry");
+  REQUIRE(op, args->carry == NULL || rows_fit(args->n_rows, args->carry_stride, n), "carry_stride");
   REQUIRE(op, args->shares == NULL || args->n_rounds > 0, "n_rounds is 0");
   REQUIRE(op, args->eps >= 0.0f && args->floor >= 0.0f, "eps or floor is negative");
   REQUIRE(op, rows_fit(args->n_rows, args->x_stride, n * args->n_cols), "x_stride");
   REQUIRE(op, rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
-  REQUIRE(op, rows_fit(args->n_rows, args->mixes_stride, n_mixes), "mixes_stride");
+  REQUIRE(op, !mixes || rows_fit(args->n_rows, args->mixes_stride, n_mixes), "mixes_stride");
   REQUIRE(op, args->shares == NULL || rows_fit(args->n_rows, args->shares_stride, n * (1 + n)), "shares_stride");
   return WEFT_OK;
 }
@@ -616,6 +620,7 @@ static weft_status check_latent_rows(weft_device *device, const weft_latent_rows
   REQUIRE(op, args->q != NULL && args->kv != NULL && args->kv_norm != NULL, "q, kv or kv_norm is NULL");
   REQUIRE(op, args->eps >= 0.0f, "eps is negative");
   REQUIRE(op, !args->parted || args->turn.n_rotated < args->near.width, "all of a row rotates");
+  REQUIRE(op, !args->parted || !args->plain_q, "queries are parted and plain");
   REQUIRE(op, rows_fit(args->n_rows, args->q_stride, (uint64_t)args->n_heads * args->near.width), "q_stride");
   REQUIRE(op, rows_fit(args->n_rows, args->kv_stride, args->near.width), "kv_stride");
   REQUIRE(op, args->index_q == NULL || rows_fit(args->n_rows, args->index_q_stride, n_index), "index_q_stride");
@@ -624,18 +629,20 @@ static weft_status check_latent_rows(weft_device *device, const weft_latent_rows
 
 static weft_status check_latent_press(weft_device *device, const weft_latent_press_args *args) {
   const char *op = "latent_press";
-  uint32_t sets = 1u << args->pending_set | 1u << args->out_set;
+  bool pends = args->pending.base != NULL;
+  uint32_t sets = (pends ? 1u << args->pending_set : 0) | 1u << args->out_set;
   weft_status status = check_has(device, op, device->kernels->latent_press != NULL);
-  if (status == WEFT_OK) status = check_latent_set(op, &args->pending, 2);
+  if (status == WEFT_OK && pends) status = check_latent_set(op, &args->pending, 2);
   if (status == WEFT_OK) status = check_latent_set(op, &args->out, 1);
   if (status == WEFT_OK) status = check_turn(op, &args->turn, args->out.width);
   if (status == WEFT_OK) status = check_latent_segments(op, args->segment, args->n_segments, args->n_rows, sets);
   if (status != WEFT_OK) return status;
+  REQUIRE(op, args->x != NULL && args->norm != NULL && args->eps >= 0.0f, "x, norm or eps");
+  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, pends ? args->pending.width : args->out.width), "x_stride");
+  if (!pends) return WEFT_OK;
   REQUIRE(op, args->pending.width == (args->overlaps ? 2 : 1) * args->out.width, "the widths of rows");
   REQUIRE(op, args->pending.positions == 1 && args->out.positions > 1, "positions");
-  REQUIRE(op, args->x != NULL && args->scores != NULL, "x or scores is NULL");
-  REQUIRE(op, args->ape != NULL && args->norm != NULL && args->eps >= 0.0f, "ape, norm or eps");
-  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, args->pending.width), "x_stride");
+  REQUIRE(op, args->scores != NULL && (args->ape != NULL || !args->overlaps), "scores or ape");
   REQUIRE(op, rows_fit(args->n_rows, args->scores_stride, args->pending.width), "scores_stride");
   return WEFT_OK;
 }
@@ -649,6 +656,13 @@ static weft_status check_latent_choose(weft_device *device, const weft_latent_ch
   if (status != WEFT_OK) return status;
   REQUIRE(op, args->q != NULL && args->weights != NULL && args->ids != NULL, "q, weights or ids is NULL");
   REQUIRE(op, args->n_heads > 0 && args->k > 0 && args->k <= 65536, "n_heads or k");
+  REQUIRE(op, args->blocks != NULL || !args->makes_blocks, "blocks is NULL");
+  REQUIRE(op, args->blocks == NULL || (args->n_blocks > 0 && args->block_rows > 0), "n_blocks or block_rows");
+  REQUIRE(op, args->blocks == NULL || (args->n_blocks <= 65536 && args->block_rows <= 65536), "n_blocks or block_rows");
+  REQUIRE(
+      op,
+      args->blocks == NULL || (uint64_t)args->n_blocks * args->block_rows >= (uint64_t)args->k + args->block_rows - 1,
+      "the blocks have fewer than k rows");
   REQUIRE(op, rows_fit(args->n_rows, args->q_stride, (uint64_t)args->n_heads * args->index.width), "q_stride");
   REQUIRE(op, rows_fit(args->n_rows, args->weights_stride, args->n_heads), "weights_stride");
   return check_scratch(op, weft_latent_choose_scratch(device, args), args->scratch, args->scratch_bytes);
@@ -666,7 +680,7 @@ static weft_status check_latent_attend(weft_device *device, const weft_latent_at
   if (status != WEFT_OK) return status;
   uint64_t n_cols = (uint64_t)args->n_heads * args->near.width;
   REQUIRE(op, args->near.positions == 1 && args->window > 0, "a near row stands for several positions, or no window");
-  REQUIRE(op, !has_far || (args->far.width == args->near.width && args->far.positions > 1), "far rows");
+  REQUIRE(op, !has_far || args->far.width == args->near.width, "far rows");
   REQUIRE(op, args->ids == NULL || (has_far && args->k > 0), "ids without far rows");
   REQUIRE(op, args->q != NULL && args->out != NULL, "q or out is NULL");
   REQUIRE(op, args->n_values <= args->near.width - args->turn.n_rotated, "n_values");
@@ -675,6 +689,35 @@ static weft_status check_latent_attend(weft_device *device, const weft_latent_at
   REQUIRE(op, rows_fit(args->n_rows, args->q_stride, n_cols), "q_stride");
   if (args->n_values > 0) n_cols = (uint64_t)args->n_heads * args->n_values;
   REQUIRE(op, rows_fit(args->n_rows, args->out_stride, n_cols), "out_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_engram_rows(weft_device *device, const weft_engram_rows_args *args) {
+  const char *op = "engram_rows";
+  weft_status status = check_has(device, op, device->kernels->engram_rows != NULL);
+  if (status == WEFT_OK) status = check_latent_set(op, &args->past, 1);
+  if (status == WEFT_OK)
+    status = check_latent_segments(op, args->segment, args->n_segments, args->n_rows, 1u << WEFT_LATENT_TOKENS);
+  if (status != WEFT_OK) return status;
+  REQUIRE(op, args->past.type == WEFT_TYPE_F32 && args->past.width == 1 && args->past.positions == 1, "past");
+  REQUIRE(op, args->tokens != NULL && args->map != NULL && args->ids != NULL, "tokens, map or ids is NULL");
+  REQUIRE(op, args->multiplier != NULL && args->prime != NULL && args->offset != NULL, "a constant is NULL");
+  REQUIRE(op, args->n_tokens > 0 && args->n_grams >= 2 && args->n_grams <= WEFT_ENGRAM_GRAMS_MAX,
+          "n_tokens or n_grams");
+  REQUIRE(op, args->n_heads > 0 && args->n_heads <= WEFT_ENGRAM_HEADS_MAX, "n_heads");
+  return WEFT_OK;
+}
+
+static weft_status check_engram_add(weft_device *device, const weft_engram_add_args *args) {
+  const char *op = "engram_add";
+  weft_status status = check_has(device, op, device->kernels->engram_add != NULL);
+  if (status != WEFT_OK) return status;
+  uint64_t n = args->n_streams;
+  REQUIRE(op, n > 0 && n <= WEFT_STREAMS_MAX && args->n_cols > 0, "n_streams or n_cols");
+  REQUIRE(op, args->x != NULL && args->read != NULL && args->weight != NULL, "x, read or weight is NULL");
+  REQUIRE(op, args->eps >= 0.0f, "eps is negative");
+  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, n * args->n_cols), "x_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->read_stride, (n + 1) * args->n_cols), "read_stride");
   return WEFT_OK;
 }
 

@@ -30,6 +30,7 @@
 #include "kernels/classes.h"
 #include "kernels/delta.h"
 #include "kernels/device.h"
+#include "kernels/engram.h"
 #include "kernels/experts.h"
 #include "kernels/head_groups.h"
 #include "kernels/head_parts.h"
@@ -242,7 +243,8 @@ typedef struct weft_move_args {
 
 /* ---- head_part, head_join: kernels/head_parts.h. head_groups: kernels/head_groups.h. sample: kernels/sample.h.
  * classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: kernels/delta.h. latent_*: kernels/latent.h.
- * mix, spread: kernels/streams.h. */
+ * mix, spread: kernels/streams.h. engram_*: kernels/engram.h. */
+#define WEFT_OPS_ENGRAM(X) X(engram_rows) X(engram_add)
 #define WEFT_OPS_LATENT(X) \
   X(assign) X(mix) X(spread) X(latent_rows) X(latent_press) X(latent_choose) X(latent_attend) X(latent_heads)
 #define WEFT_OPS(X) \
@@ -258,7 +260,8 @@ typedef struct weft_move_args {
   X(head_rows)      \
   X(head_part)      \
   X(head_join)      \
-  X(head_groups) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) WEFT_OPS_LATENT(X)
+  X(head_groups)    \
+  X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule) WEFT_OPS_LATENT(X) WEFT_OPS_ENGRAM(X)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;

@@ -56,7 +56,7 @@ static weft_status read_fixed(const model_keys *keys) {
 }
 
 /* The layer behind the others is not computed: where its tensors are there, there is one layer fewer. */
-static weft_status leave_out_nextn(const model_keys *keys, model_hyper *hyper) {
+weft_status deepseek4_leave_out_nextn(const model_keys *keys, model_hyper *hyper) {
   static const char *const probes[] = {"eh_proj", "enorm"};
   char name[64];
   uint32_t n = 0;
@@ -87,7 +87,8 @@ static weft_status read_nextn(const model_keys *keys, model_hyper *hyper) {
 }
 
 /* A list of at least as many numbers as there are layers: it may have those of the layers that are left out. */
-static weft_status check_listed(const model_keys *keys, const model_hyper *hyper, const char *name, bool may_be_one) {
+weft_status deepseek4_check_listed(const model_keys *keys, const model_hyper *hyper, const char *name,
+                                   bool may_be_one) {
   uint64_t n = model_keys_count(keys, name);
   if (n >= hyper->n_layers || n == 0 || (may_be_one && n == 1)) return WEFT_OK;
   return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s%s' has %" PRIu64 " elements for %" PRIu32 " layers",
@@ -96,12 +97,14 @@ static weft_status check_listed(const model_keys *keys, const model_hyper *hyper
 
 static weft_status read_ratios(const model_keys *keys, model_hyper *hyper) {
   static const char *const name = ".attention.compress_ratios";
-  weft_status status = check_listed(keys, hyper, name, false);
+  weft_status status = deepseek4_check_listed(keys, hyper, name, false);
   for (uint32_t l = 0; l < hyper->n_layers && status == WEFT_OK; l++) {
     uint32_t *ratio = &hyper->latent.ratio[l];
     status = model_keys_u32_at(keys, name, l, 0, UINT32_MAX, ratio);
     if (status == WEFT_OK && *ratio != 0 && *ratio != MODEL_LATENT_OVERLAPS && *ratio != WEFT_LATENT_RATIO_MAX)
       return refuse_key(keys, name, *ratio, "rows for each 4 or 128 positions are supported, and 0 for none");
+    hyper->latent.source[l] = *ratio > 0 ? l + 1 : 0;
+    hyper->latent.chooses[l] = *ratio == MODEL_LATENT_OVERLAPS;
   }
   return status;
 }
@@ -109,8 +112,8 @@ static weft_status read_ratios(const model_keys *keys, model_hyper *hyper) {
 static weft_status read_limits(const model_keys *keys, model_hyper *hyper) {
   static const char *const own = ".swiglu_clamp_exp", *const beside = ".swiglu_clamp_shexp";
   const char *shared = model_keys_count(keys, beside) > 0 ? beside : own;
-  weft_status status = check_listed(keys, hyper, own, true);
-  if (status == WEFT_OK) status = check_listed(keys, hyper, shared, true);
+  weft_status status = deepseek4_check_listed(keys, hyper, own, true);
+  if (status == WEFT_OK) status = deepseek4_check_listed(keys, hyper, shared, true);
   for (uint32_t l = 0; l < hyper->n_layers && status == WEFT_OK; l++) {
     status = model_keys_f32_at(keys, own, l, 1e-6, 1e6, &hyper->latent.limit[l]);
     if (status == WEFT_OK) status = model_keys_f32_at(keys, shared, l, 1e-6, 1e6, &hyper->latent.shared_limit[l]);
@@ -165,12 +168,10 @@ static weft_status read_streams(const model_keys *keys, model_hyper *hyper) {
 }
 
 static weft_status read_experts(const model_keys *keys, model_hyper *hyper) {
-  uint32_t n_shared = 0, n_hashed = 0;
+  uint32_t n_shared = 0;
   weft_status status = hyper_read_experts(keys, hyper, 0);
   if (status == WEFT_OK) status = model_keys_u32(keys, ".expert_shared_count", 1, 1024, &n_shared);
   if (status == WEFT_OK) status = model_keys_f32(keys, ".expert_weights_scale", -1e6, 1e6, &hyper->choice.factor);
-  if (status == WEFT_OK) status = model_keys_u32(keys, ".hash_layer_count", 0, hyper->n_layers - 1, &n_hashed);
-  hyper->latent.n_hashed = n_hashed;
   for (uint32_t l = 0; l < hyper->n_layers && status == WEFT_OK; l++) {
     hyper->n_ff[l] = n_shared * hyper->n_expert_ff;
     if (!hyper->moe[l])
@@ -183,28 +184,34 @@ static weft_status read_experts(const model_keys *keys, model_hyper *hyper) {
   return status;
 }
 
-weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
-  model_keys keys = {gguf, hyper->arch, error};
-  weft_status status = hyper_read_sizes(&keys, hyper);
-  if (status == WEFT_OK) status = leave_out_nextn(&keys, hyper);
-  if (status == WEFT_OK) status = read_fixed(&keys);
-  if (status == WEFT_OK) status = read_heads(&keys, hyper);
-  if (status == WEFT_OK) status = read_products(&keys, hyper);
-  if (status == WEFT_OK) status = read_ratios(&keys, hyper);
-  if (status == WEFT_OK) status = read_streams(&keys, hyper);
-  if (status == WEFT_OK) status = read_experts(&keys, hyper);
-  if (status == WEFT_OK) status = read_limits(&keys, hyper);
-  if (status == WEFT_OK) status = read_nextn(&keys, hyper);
-  if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
+weft_status deepseek4_read_common(const model_keys *keys, model_hyper *hyper) {
+  weft_status status = read_fixed(keys);
+  if (status == WEFT_OK) status = read_heads(keys, hyper);
+  if (status == WEFT_OK) status = read_products(keys, hyper);
+  if (status == WEFT_OK) status = read_streams(keys, hyper);
+  if (status == WEFT_OK) status = read_experts(keys, hyper);
+  if (status == WEFT_OK) status = read_limits(keys, hyper);
+  if (status == WEFT_OK) status = model_keys_f32(keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
   if (status == WEFT_OK)
-    status = model_keys_f32(&keys, ".attention.compress_rope_freq_base", 1, 1e12, &hyper->latent.rope_base_far);
-  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper, false);
+    status = model_keys_f32(keys, ".attention.compress_rope_freq_base", 1, 1e12, &hyper->latent.rope_base_far);
+  if (status == WEFT_OK) status = rope_read_scaling(keys, hyper, false);
   if (status != WEFT_OK) return status;
   hyper->choice.scores = WEFT_SCORES_ROOT;
   hyper->attention_scale = 1.0f / sqrtf((float)hyper->head_dim[0]); /* yarn's factor of scores is not this model's */
   hyper->activation = WEFT_SILU;
   hyper->embed_scale = 1.0f;
   return WEFT_OK;
+}
+
+weft_status deepseek4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+  model_keys keys = {gguf, hyper->arch, error};
+  weft_status status = hyper_read_sizes(&keys, hyper);
+  if (status == WEFT_OK) status = deepseek4_leave_out_nextn(&keys, hyper);
+  if (status == WEFT_OK) status = deepseek4_read_common(&keys, hyper);
+  if (status == WEFT_OK) status = read_ratios(&keys, hyper);
+  if (status == WEFT_OK)
+    status = model_keys_u32(&keys, ".hash_layer_count", 0, hyper->n_layers - 1, &hyper->latent.n_hashed);
+  return status == WEFT_OK ? read_nextn(&keys, hyper) : status;
 }
 
 /* ---- tensors ---- */
@@ -268,28 +275,36 @@ static weft_status load_rotation(weft_model *model, weights_loader *loader) {
   return status;
 }
 
-static weft_status load_layers(weft_model *model, weights_loader *loader) {
-  weft_status status = WEFT_OK;
-  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+weft_status deepseek4_load_expert_stacks(weft_model *model, weights_loader *loader) {
+  for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
     model_latent_layer *layer = &model->layers[l].latent;
     layer->limit = model->hyper.latent.limit[l];
     layer->shared_limit = model->hyper.latent.shared_limit[l];
-    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
   }
-  if (status != WEFT_OK) return status;
   return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);
 }
 
-weft_status deepseek4_load(weft_model *model, weights_loader *loader) {
+static weft_status load_layers(weft_model *model, weights_loader *loader) {
+  weft_status status = WEFT_OK;
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++)
+    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
+  return status == WEFT_OK ? deepseek4_load_expert_stacks(model, loader) : status;
+}
+
+weft_status deepseek4_load_common(weft_model *model, weights_loader *loader) {
   weft_status status = model_check_place(model, loader, has_ops, "the latent rows");
   if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) status = weights_output_norm(loader);
   if (status == WEFT_OK && model->globals.output.data == NULL) /* the embedding is no head of such a model */
     status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor 'output.weight' is missing; a %s model needs it",
                        weft_gguf_path(loader->gguf), model->hyper.arch);
+  return status == WEFT_OK ? load_rotation(model, loader) : status;
+}
+
+weft_status deepseek4_load(weft_model *model, weights_loader *loader) {
+  weft_status status = deepseek4_load_common(model, loader);
   if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, stream_rows, UINT32_MAX, &model->globals);
-  if (status == WEFT_OK) status = load_rotation(model, loader);
   return status == WEFT_OK ? load_layers(model, loader) : status;
 }
 
@@ -362,7 +377,7 @@ static weft_status compute_shared(model_step *step, const model_layer *layer) {
 }
 
 /* Experts and the MLP beside them, into s->t. */
-static weft_status compute_experts(model_step *step, const model_layer *layer) {
+weft_status deepseek4_experts(model_step *step, const model_layer *layer) {
   const model_scratch *s = &step->part->scratch;
   const layers_experts_args experts = {.routed = step->h, .x = step->h, .out = s->t};
   const layers_norm_args sum = {.x = s->t, .x2 = s->y, .y = s->t, .n_rows = step->n_rows, .plain = true};
@@ -384,20 +399,26 @@ weft_status deepseek4_layer(model_step *step, uint32_t l) {
   const model_layer *layer = &model->layers[l];
   const model_latent_layer *own = &layer->latent;
   bool is_last = l + 1 == model->hyper.n_layers;
-  const layers_mix_args attends = {&own->attn_mixes, own->attn_base, own->attn_scale,
-                                   layer->attn_norm, s->shares,      step->h};
+  const layers_mix_args attends = {&own->attn_mixes, own->attn_base, own->attn_scale, layer->attn_norm, s->shares,
+                                   step->h,          false};
   weft_status status = layers_mix(step, &attends);
   if (status == WEFT_OK) status = layers_latent(step, l, s->t);
   if (status != WEFT_OK || step->n_rows == 0) return status;
   status = layers_spread(step, s->t);
   if (status == WEFT_OK && is_last) status = layers_keep_output_rows(step, 0);
-  const layers_mix_args routes = {&own->ffn_mixes, own->ffn_base, own->ffn_scale, layer->ffn_norm, s->shares, step->h};
+  const layers_mix_args routes = {&own->ffn_mixes, own->ffn_base, own->ffn_scale, layer->ffn_norm,
+                                  s->shares,       step->h,       false};
   if (status == WEFT_OK) status = layers_mix(step, &routes);
-  if (status == WEFT_OK) status = compute_experts(step, layer);
+  if (status == WEFT_OK) status = deepseek4_experts(step, layer);
   if (status == WEFT_OK) status = layers_spread(step, s->t);
   if (status == WEFT_OK && is_last) status = keep_stream(step);
   const model_globals *globals = &model->globals;
-  const layers_mix_args ends = {&globals->out_mixes, globals->out_base, globals->out_scale, globals->output_norm, NULL,
-                                step->args->hidden};
+  const layers_mix_args ends = {&globals->out_mixes,
+                                globals->out_base,
+                                globals->out_scale,
+                                globals->output_norm,
+                                NULL,
+                                step->args->hidden,
+                                false};
   return status == WEFT_OK && is_last ? layers_mix(step, &ends) : status;
 }

@@ -211,7 +211,7 @@ void inspect_report_close(inspect_report *r) {
 
 /* Tables of which a token reads a row: that of embeddings, where another tensor is the head, and that of layers. */
 static bool is_looked_up(const weft_gguf *gguf, const char *name) {
-  if (strcmp(name, "per_layer_token_embd.weight") == 0) return true;
+  if (strcmp(name, "per_layer_token_embd.weight") == 0 || deepseek41_is_table(gguf, name)) return true;
   return strcmp(name, "token_embd.weight") == 0 && weft_gguf_tensor_find(gguf, "output.weight") != NULL;
 }
 
@@ -241,10 +241,10 @@ static void count_weights(const inspect_report *r, weft_file_facts *f) {
     const weft_gguf_tensor *t = weft_gguf_tensor_at(gguf, i);
     if (r->keys == WEFT_OK && is_left_out(&r->hyper, t)) continue;
     uint64_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
-    bool of_experts = strstr(t->name, "_exps.weight") != NULL;
+    bool of_experts = strstr(t->name, "_exps.weight") != NULL, is_table = deepseek41_is_table(gguf, t->name);
     f->weight_bytes += t->n_bytes;
     *(of_experts ? &f->on_host.experts : &f->on_host.others) += more_of(t, false);
-    *(of_experts ? &f->on_card.experts : &f->on_card.others) += more_of(t, true);
+    *(of_experts ? &f->on_card.experts : &f->on_card.others) += is_table ? 0 : more_of(t, true);
     if (of_experts) {
       f->expert_bytes += t->n_bytes;
       f->n_expert_weights += n;
@@ -252,6 +252,7 @@ static void count_weights(const inspect_report *r, weft_file_facts *f) {
       f->canvas_bytes += t->n_bytes;
     } else if (is_looked_up(gguf, t->name)) {
       f->embedding_bytes += t->n_bytes;
+      f->table_bytes += is_table ? t->n_bytes : 0;
     } else {
       f->n_other_weights += n;
     }

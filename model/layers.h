@@ -57,13 +57,17 @@ weft_status layers_mla(model_step *step, uint32_t layer);
 /* The same for a layer with latent rows, up to what attention gives a row, in y [n_rows, n_hidden]. All rows go on. */
 weft_status layers_latent(model_step *step, uint32_t layer, float *y);
 /* One part is made of those of the stream, by mixes, and normed: into step->h, with shares for layers_spread; or, where
- * shares is NULL, into the hidden rows that the step gives out. */
+ * shares is NULL, into the hidden rows that the step gives out. In a model that carries, by what the sublayer before
+ * made; then mixes is NULL where nothing follows. */
 typedef struct layers_mix_args {
   const weft_weight *mixes;
   const float *base, *scale, *norm;
   float *shares, *out;
+  bool first; /* sublayer of a model that carries */
 } layers_mix_args;
 weft_status layers_mix(model_step *step, const layers_mix_args *args);
+/* The stream takes what a layer reads of the memory, in its table, by the last tokens (kernels/engram.h). */
+weft_status layers_engram(model_step *step, uint32_t layer);
 /* step->x takes what a sublayer made. */
 weft_status layers_spread(model_step *step, const float *y);
 /* From here on only the output rows are computed, in their order; step->a has rows of `cols`. */

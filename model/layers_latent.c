@@ -9,30 +9,41 @@ static weft_mix_args mix_of(const model_step *step, const layers_mix_args *args)
   const model_hyper *hyper = &step->model->hyper;
   const model_scratch *s = &step->part->scratch;
   const uint32_t n = hyper->latent.n_streams;
+  const uint64_t width = model_row_width(step->model);
   return (weft_mix_args){.x = step->x,
-                         .mixes = s->mixes,
+                         .mixes = args->mixes == NULL ? NULL : s->mixes,
                          .base = args->base,
                          .scale = args->scale,
                          .y = s->t,
                          .shares = args->shares,
+                         .carry = hyper->latent.carries ? step->x + (uint64_t)n * hyper->n_hidden : NULL,
+                         .first = args->first,
                          .n_rows = step->n_rows,
                          .n_cols = hyper->n_hidden,
                          .n_streams = n,
                          .n_rounds = hyper->latent.n_rounds,
                          .eps = hyper->eps,
                          .floor = hyper->latent.floor,
-                         .x_stride = model_row_width(step->model),
+                         .x_stride = width,
                          .y_stride = hyper->n_hidden,
-                         .mixes_stride = args->mixes->n_out,
-                         .shares_stride = (uint64_t)n * (1 + n)};
+                         .mixes_stride = args->mixes == NULL ? 0 : args->mixes->n_out,
+                         .shares_stride = (uint64_t)n * (1 + n),
+                         .carry_stride = width};
+}
+
+/* The numbers that mix the parts of each row. */
+static weft_status make_mixes(model_step *step, const weft_weight *mixes) {
+  float *out = step->part->scratch.mixes;
+  weft_matmul_args args = layers_product_of(step->part, step->x, step->n_rows, 1, &mixes, &out);
+  args.x_stride = model_row_width(step->model);
+  return layers_multiply(step, &args);
 }
 
 weft_status layers_mix(model_step *step, const layers_mix_args *args) {
   const model_scratch *s = &step->part->scratch;
-  float *mixes = s->mixes;
   const weft_mix_args mix = mix_of(step, args);
   const layers_norm_args norm = {.x = s->t, .weight = args->norm, .y = args->out, .n_rows = step->n_rows};
-  weft_status status = layers_matmul(step, step->x, step->n_rows, 1, &args->mixes, &mixes);
+  weft_status status = args->mixes == NULL ? WEFT_OK : make_mixes(step, args->mixes);
   if (status == WEFT_OK) status = weft_mix(step->part->device, &mix);
   return status == WEFT_OK ? layers_norm(step, &norm) : status;
 }
@@ -77,16 +88,15 @@ uint32_t layers_latent_inputs(const weft_model *model, const model_part *part, u
   return n;
 }
 
-/* Where in the geometry a set of a layer is (model_hyper_geometry); the layer has it. */
-static uint32_t set_of(const weft_model *model, uint32_t l, weft_latent_set set) {
-  bool overlaps = model->hyper.latent.ratio[l] == MODEL_LATENT_OVERLAPS;
-  return model->first_set[l] + (uint32_t)set - (set == WEFT_LATENT_PENDING && !overlaps ? 1 : 0);
+static bool has_set(const weft_model *model, uint32_t l, weft_latent_set set) {
+  return model_latent_has(&model->hyper.latent, l, set);
 }
 
-static bool has_set(const weft_model *model, uint32_t l, weft_latent_set set) {
-  uint32_t ratio = model->hyper.latent.ratio[l];
-  if (set == WEFT_LATENT_INDEX || set == WEFT_LATENT_PENDING_INDEX) return ratio == MODEL_LATENT_OVERLAPS;
-  return set == WEFT_LATENT_NEAR || ratio > 0;
+/* Where in the geometry a set of a layer is (model_hyper_geometry); the layer has it. */
+static uint32_t set_of(const weft_model *model, uint32_t l, weft_latent_set set) {
+  uint32_t at = model->first_set[l];
+  for (uint32_t s = 0; s < (uint32_t)set; s++) at += has_set(model, l, (weft_latent_set)s) ? 1 : 0;
+  return at;
 }
 
 static weft_latent_view view_of(const model_step *step, uint32_t l, weft_latent_set set) {
@@ -148,7 +158,7 @@ static weft_status store_near(model_step *step, uint32_t l) {
   const model_latent *latent = &hyper->latent;
   const model_latent_layer *layer = &step->model->layers[l].latent;
   const model_scratch *s = &step->part->scratch;
-  bool has_index = has_set(step->model, l, WEFT_LATENT_INDEX);
+  bool has_index = latent->chooses[l];
   const weft_latent_rows_args args = {.near = view_of(step, l, WEFT_LATENT_NEAR),
                                       .q = s->q,
                                       .index_q = has_index ? s->index_q : NULL,
@@ -164,8 +174,46 @@ static weft_status store_near(model_step *step, uint32_t l) {
                                       .q_stride = (uint64_t)hyper->n_heads * hyper->head_dim[l],
                                       .index_q_stride = (uint64_t)latent->n_index_heads * latent->index_dim,
                                       .kv_stride = hyper->head_dim[l],
-                                      .eps = hyper->eps};
+                                      .eps = hyper->eps,
+                                      .plain_q = latent->carries};
   return weft_latent_rows(step->part->device, &args);
+}
+
+/* Where far rows that have not rotated lie, behind the values that they are made of. */
+static float *latents_of(const model_step *step, uint32_t l) {
+  return step->part->scratch.far_values + (uint64_t)step->n_rows * step->model->hyper.head_dim[l];
+}
+
+/* Far rows that other layers read too, and of them the rows that they are chosen by. */
+static weft_status press_shared(model_step *step, uint32_t l) {
+  const model_latent_layer *layer = &step->model->layers[l].latent;
+  const model_scratch *s = &step->part->scratch;
+  const weft_weight *index_k = &layer->index_k;
+  float *latent = latents_of(step, l), *keys = s->index_values;
+  weft_latent_press_args args = {.pending = view_of(step, l, WEFT_LATENT_PENDING),
+                                 .out = view_of(step, l, WEFT_LATENT_FAR),
+                                 .pending_set = WEFT_LATENT_PENDING,
+                                 .out_set = WEFT_LATENT_FAR,
+                                 .x = s->far_values,
+                                 .scores = s->far_scores,
+                                 .norm = layer->far_norm,
+                                 .latent = latent,
+                                 .turn = turn_of(step, l),
+                                 .segment = step->part->latent_segments,
+                                 .n_segments = step->args->batch->n_segments,
+                                 .n_rows = step->n_rows,
+                                 .eps = step->model->hyper.eps};
+  args.x_stride = args.scores_stride = args.out.width;
+  weft_status status = weft_latent_press(step->part->device, &args);
+  if (status == WEFT_OK) status = layers_matmul(step, latent, step->n_rows, 1, &index_k, &keys);
+  args.pending = (weft_latent_view){.base = NULL};
+  args.out = view_of(step, l, WEFT_LATENT_INDEX);
+  args.out_set = WEFT_LATENT_INDEX;
+  args.x = keys;
+  args.norm = layer->index_norm;
+  args.latent = NULL;
+  args.x_stride = args.out.width;
+  return status == WEFT_OK ? weft_latent_press(step->part->device, &args) : status;
 }
 
 /* Far rows, or with of_index the rows that they are chosen by. */
@@ -199,9 +247,13 @@ weft_latent_choose_args layers_choose_of(const weft_model *model, const model_pa
   return (weft_latent_choose_args){.q = s->index_q,
                                    .weights = s->index_weights,
                                    .ids = s->chosen,
+                                   .blocks = latent->n_blocks > 0 ? s->blocks : NULL,
                                    .n_rows = n_rows,
                                    .n_heads = latent->n_index_heads,
                                    .k = latent->top_k,
+                                   .n_blocks = latent->n_blocks,
+                                   .block_rows = latent->block_rows,
+                                   .makes_blocks = latent->n_blocks > 0,
                                    .q_stride = (uint64_t)latent->n_index_heads * latent->index_dim,
                                    .weights_stride = latent->n_index_heads,
                                    .scratch = s->work,
@@ -209,8 +261,11 @@ weft_latent_choose_args layers_choose_of(const weft_model *model, const model_pa
 }
 
 static weft_status choose_far(model_step *step, uint32_t l) {
-  if (!has_set(step->model, l, WEFT_LATENT_INDEX)) return WEFT_OK;
+  const model_latent *latent = &step->model->hyper.latent;
+  if (!latent->chooses[l]) return WEFT_OK;
   weft_latent_choose_args args = layers_choose_of(step->model, step->part, step->n_rows);
+  if (latent->block_source == 0 || l + 1 < latent->block_source) args.blocks = NULL;
+  args.makes_blocks = latent->block_source == l + 1;
   args.index = view_of(step, l, WEFT_LATENT_INDEX);
   args.segment = step->part->latent_segments;
   args.n_segments = step->args->batch->n_segments;
@@ -262,10 +317,15 @@ static weft_status multiply_groups(model_step *step, uint32_t l, float *y) {
 weft_status layers_latent(model_step *step, uint32_t l, float *y) {
   layers_latent_segments(step, l);
   weft_status status = layers_project(step, l);
+  const model_latent *latent = &step->model->hyper.latent;
   if (status == WEFT_OK) status = make_queries(step, &step->model->layers[l].latent);
   if (status == WEFT_OK) status = store_near(step, l);
-  if (status == WEFT_OK) status = press_rows(step, l, false);
-  if (status == WEFT_OK) status = press_rows(step, l, true);
+  if (latent->carries) {
+    if (status == WEFT_OK && latent->source[l] == l + 1) status = press_shared(step, l);
+  } else {
+    if (status == WEFT_OK) status = press_rows(step, l, false);
+    if (status == WEFT_OK) status = press_rows(step, l, true);
+  }
   if (status != WEFT_OK) return status;
   if (layers_end_here(step, l)) {
     step->n_rows = 0; /* rows in pages were all that was wanted */
@@ -276,6 +336,57 @@ weft_status layers_latent(model_step *step, uint32_t l, float *y) {
   if (status == WEFT_OK) status = multiply_groups(step, l, y);
   if (status == WEFT_OK) layers_tap(step, l, WEFT_STAGE_ATTENTION, y, step->model->hyper.n_hidden);
   return status;
+}
+
+/* ---- the memory by tokens ---- */
+
+static weft_status find_engram_rows(model_step *step, uint32_t l) {
+  const model_engram *engram = &step->model->hyper.latent.engram;
+  const model_latent_layer *layer = &step->model->layers[l].latent;
+  const weft_engram_rows_args args = {.past = view_of(step, l, WEFT_LATENT_TOKENS),
+                                      .tokens = step->part->arrays.token,
+                                      .map = layer->engram_map,
+                                      .multiplier = layer->engram_multiplier,
+                                      .prime = layer->engram_prime,
+                                      .offset = layer->engram_offset,
+                                      .ids = step->part->scratch.engram_ids,
+                                      .segment = step->part->latent_segments,
+                                      .n_segments = step->args->batch->n_segments,
+                                      .n_rows = step->n_rows,
+                                      .n_tokens = step->model->hyper.n_vocab,
+                                      .n_grams = engram->n_grams,
+                                      .n_heads = engram->n_heads,
+                                      .pad = engram->pad};
+  return weft_engram_rows(step->part->device, &args);
+}
+
+weft_status layers_engram(model_step *step, uint32_t l) {
+  const model_hyper *hyper = &step->model->hyper;
+  const model_engram *engram = &hyper->latent.engram;
+  const model_latent_layer *layer = &step->model->layers[l].latent;
+  const model_scratch *s = &step->part->scratch;
+  const weft_weight *kv = &layer->engram_kv;
+  float *read = s->q; /* which are made later */
+  const weft_embed_args embed = {.weight = &layer->engram_table,
+                                 .tokens = s->engram_ids,
+                                 .y = step->a,
+                                 .n_rows = step->n_rows * model_engram_reads(engram),
+                                 .scale = 1.0f,
+                                 .y_stride = engram->dim};
+  const weft_engram_add_args add = {.x = step->x,
+                                    .read = read,
+                                    .weight = layer->engram_weight,
+                                    .n_rows = step->n_rows,
+                                    .n_cols = hyper->n_hidden,
+                                    .n_streams = hyper->latent.n_streams,
+                                    .x_stride = model_row_width(step->model),
+                                    .read_stride = kv->n_out,
+                                    .eps = hyper->eps};
+  layers_latent_segments(step, l);
+  weft_status status = find_engram_rows(step, l);
+  if (status == WEFT_OK) status = weft_embed(step->part->device, &embed);
+  if (status == WEFT_OK) status = layers_matmul(step, step->a, step->n_rows, 1, &kv, &read);
+  return status == WEFT_OK ? weft_engram_add(step->part->device, &add) : status;
 }
 
 /* ---- experts ---- */

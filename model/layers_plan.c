@@ -43,9 +43,14 @@ static uint64_t matmul_work(const weft_model *model, const model_part *part, con
 static uint64_t latent_work(const weft_model *model, const model_part *part, const model_latent_layer *layer) {
   const weft_latent_choose_args choose = layers_choose_of(model, part, model->limits.rows_max);
   uint64_t most = weft_latent_choose_scratch(part->device, &choose);
-  const weft_weight *const weight[] = {&layer->q_b,       layers_weight_of(&layer->index_q),
-                                       &layer->out_a[0],  &layer->attn_mixes,
-                                       &layer->ffn_mixes, layers_weight_of(&model->globals.out_mixes)};
+  const weft_weight *const weight[] = {&layer->q_b,
+                                       layers_weight_of(&layer->index_q),
+                                       &layer->out_a[0],
+                                       &layer->attn_mixes,
+                                       &layer->ffn_mixes,
+                                       layers_weight_of(&model->globals.out_mixes),
+                                       layers_weight_of(&layer->index_k),
+                                       layers_weight_of(&layer->engram_kv)};
   for (size_t i = 0; i < sizeof weight / sizeof *weight; i++)
     at_least(&most, matmul_work(model, part, weight[i], NULL, NULL));
   return most;
@@ -127,6 +132,10 @@ static widths widest_rows(const model_hyper *hyper, const model_part *part) {
     if (delta->n_v_heads > 0) at_least(&most.z, values);
     if (delta->n_v_heads > 0) at_least(&most.z, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
     at_least(&most.q, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
+    if (model_engram_index(&hyper->latent.engram, l) < hyper->latent.engram.n_layers) {
+      at_least(&most.q, (uint64_t)model_engram_reads(&hyper->latent.engram) * hyper->latent.engram.dim);
+      at_least(&most.q, (1ull + hyper->latent.n_streams) * hyper->n_hidden);
+    }
     at_least(&most.q, (uint64_t)hyper->n_heads * hyper->mla.n_query);
     at_least(&most.q, (uint64_t)hyper->n_heads * hyper->mla.n_value);
     at_least(&most.kv, (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l]);
@@ -146,6 +155,9 @@ enum {
   ROW_IDS,
   ROW_MIXES,
   ROW_SHARES,
+  ROW_CHOSEN,
+  ROW_BLOCKS,
+  ROW_ENGRAM_IDS,
   ROW_PER_LAYER,
   ROW_PER_LAYER_LAST,
   ROW_PER_LAYER_PROJECTED,
@@ -164,7 +176,6 @@ enum {
   ROW_INDEX_SCORES,
   ROW_INDEX_Q,
   ROW_INDEX_WEIGHTS,
-  ROW_CHOSEN,
   ROW_OUT_LOW,
   ROW_OWN_K,
   ROW_OWN_V,
@@ -190,7 +201,6 @@ static void plan_latent(scratch_plan *plan, const model_hyper *hyper, uint64_t n
   (void)scratch_plan_add(plan, "scores of index rows", n, 2 * latent->index_dim * f);
   (void)scratch_plan_add(plan, "queries of the index", n, (uint64_t)latent->n_index_heads * latent->index_dim * f);
   (void)scratch_plan_add(plan, "weights of the index", n, latent->n_index_heads * f);
-  (void)scratch_plan_add(plan, "chosen rows", n, latent->top_k * sizeof(int32_t));
   (void)scratch_plan_add(plan, "groups of heads", n, (uint64_t)latent->n_groups * latent->out_rank * f);
 }
 
@@ -213,6 +223,9 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   (void)scratch_plan_add(plan, "experts of rows", n, chosen * sizeof(int32_t));
   (void)scratch_plan_add(plan, "mixes", n, n_streams * (2 + n_streams) * f);
   (void)scratch_plan_add(plan, "shares", n, n_streams * (1 + n_streams) * f);
+  (void)scratch_plan_add(plan, "chosen rows", n, hyper->latent.top_k * sizeof(int32_t));
+  (void)scratch_plan_add(plan, "chosen blocks", n, hyper->latent.n_blocks * sizeof(int32_t));
+  (void)scratch_plan_add(plan, "rows of tables", n, model_engram_reads(&hyper->latent.engram) * sizeof(int32_t));
   (void)scratch_plan_add(plan, "embeddings per layer", n, hyper->n_layers * per_layer);
   (void)scratch_plan_add(plan, "embeddings of the last layer", n, per_layer);
   uint64_t shared = plan->at;
@@ -274,6 +287,8 @@ void layers_place(model_part *part) {
   s->index_q = memory_of(part, ROW_INDEX_Q);
   s->index_weights = memory_of(part, ROW_INDEX_WEIGHTS);
   s->chosen = memory_of(part, ROW_CHOSEN);
+  s->blocks = memory_of(part, ROW_BLOCKS);
+  s->engram_ids = memory_of(part, ROW_ENGRAM_IDS);
   s->out_low = memory_of(part, ROW_OUT_LOW);
   s->own_k = memory_of(part, ROW_OWN_K);
   s->own_v = memory_of(part, ROW_OWN_V);

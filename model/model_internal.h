@@ -15,6 +15,7 @@
 #include "kernels/shards.h"
 #include "model/blocks.h"
 #include "model/choice.h"
+#include "model/latent.h"
 #include "model/mla.h"
 #include "model/model.h"
 #include "model/scratch_plan.h"
@@ -37,24 +38,6 @@ typedef struct model_delta {
   bool layer[WEFT_LAYERS_MAX];        /* which ones */
 } model_delta;
 enum { MODEL_DELTA_EVERY = 64 /* positions between two borders */ };
-
-/* Layers with latent rows in place of keys and values (kernels/latent.h), and a residual stream of several parts
- * (kernels/streams.h): all layers of a model, or none. */
-typedef struct model_latent {
-  uint32_t n_streams, n_rounds;        /* n_streams 0: the model has no such layers */
-  uint32_t q_rank, n_groups, out_rank; /* of the products before queries; of the heads' results by groups of heads */
-  uint32_t n_rotated;
-  uint32_t n_index_heads, index_dim, top_k;
-  uint32_t ratio[WEFT_LAYERS_MAX]; /* positions of a far row; 0: there are only near ones */
-  uint32_t n_hashed;               /* the first layers, whose experts a table of tokens chooses */
-  float floor, rope_base_far;      /* the latter of layers with far rows */
-  float limit[WEFT_LAYERS_MAX], shared_limit[WEFT_LAYERS_MAX]; /* of what experts gate, and the MLP beside them */
-} model_latent;
-enum {
-  MODEL_LATENT_OVERLAPS = 4, /* the ratio whose blocks overlap, and whose far rows are chosen by an index */
-  MODEL_LATENT_GROUPS_MAX = 16,
-  MODEL_LATENT_PENDING_BLOCKS = 2 /* of pending rows that an overlapping block is made of */
-};
 
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
 typedef struct model_hyper {
@@ -93,12 +76,19 @@ typedef struct model_latent_layer {
   weft_weight q_a, q_b, kv;
   weft_weight far_values, far_scores, index_values, index_scores; /* what far and index rows are made of */
   weft_weight index_q, index_weights;
+  weft_weight index_k; /* of index rows that are made of far ones */
   weft_weight out_a[MODEL_LATENT_GROUPS_MAX];
   const float *q_a_norm, *kv_norm, *far_ape, *far_norm, *index_ape, *index_norm;
   weft_weight attn_mixes, ffn_mixes; /* of the stream, before attention and before experts */
   const float *attn_base, *attn_scale, *ffn_base, *ffn_scale;
   float limit, shared_limit; /* of what experts gate, and the MLP beside them */
   const int32_t *experts_of; /* [n_vocab][n_experts_used] */
+  /* Of the memory, in layers that read it: its table, what keys and values are made by, and constants of its op. */
+  weft_weight engram_table, engram_kv;
+  const float *engram_weight;
+  const uint64_t *engram_multiplier;
+  const uint32_t *engram_prime, *engram_offset;
+  const int32_t *engram_map;
 } model_latent_layer;
 
 typedef struct model_layer {
@@ -159,7 +149,8 @@ typedef struct model_scratch {
   float *low_q;                  /* [rows, q_rank] */
   float *far_values, *far_scores, *index_values, *index_scores; /* [rows, widths of pending rows] */
   float *index_q, *index_weights; /* [rows, heads of the index * its width], [rows, its heads] */
-  int32_t *chosen;                /* [rows, top_k] */
+  int32_t *chosen, *blocks;       /* [rows, top_k], [rows, n_blocks]: the layers that read another's see them too */
+  int32_t *engram_ids;            /* [rows, rows of a table that each reads] */
   float *out_low;                 /* [rows, n_groups * out_rank] */
   int32_t *ids;                   /* [layers of the part][rows, n_experts_used] (layers_ids_of) */
   float *weights;
@@ -212,7 +203,7 @@ struct weft_model {
   model_globals globals;
   model_layer *layers;                 /* [n_layers] */
   uint16_t first_set[WEFT_LAYERS_MAX]; /* of each layer, in info.kv: its rows; with the delta rule then states, with
-                                        * latent rows then far rows, index rows and what these are made of */
+                                        * latent rows then those of the other sets that it has (kernels/latent.h) */
   uint32_t n_parts;
   model_part part[WEFT_DEVICES_MAX]; /* in the order of their layers, which are all layers */
   weft_split split;                  /* as it was given */
@@ -227,8 +218,9 @@ struct weft_model {
 
 /* Floats of a row of the residual stream: what goes from layer to layer, from part to part and between shards. */
 static inline uint64_t model_row_width(const weft_model *model) {
-  uint32_t n_streams = model->hyper.latent.n_streams;
-  return (uint64_t)model->hyper.n_hidden * (n_streams == 0 ? 1 : n_streams);
+  const model_latent *latent = &model->hyper.latent;
+  uint32_t n_streams = latent->n_streams;
+  return (uint64_t)model->hyper.n_hidden * (n_streams == 0 ? 1 : n_streams) + (latent->carries ? n_streams : 0);
 }
 
 /* The part that has a layer. */

@@ -22,6 +22,7 @@ static const model_arch archs[] = {
     {"glm4moe", glm4moe_read, glm4moe_load, layers_embed, qwen35_layer},
     {"deepseek2", deepseek2_read, deepseek2_load, layers_embed, deepseek2_layer},
     {"deepseek4", deepseek4_read, deepseek4_load, deepseek4_embed, deepseek4_layer},
+    {"deepseek41", deepseek41_read, deepseek41_load, deepseek41_embed, deepseek41_layer},
     {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
     {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
 };
@@ -174,19 +175,45 @@ static weft_kv_set pending_set(uint32_t width, uint32_t window, uint16_t layer) 
   return set;
 }
 
-/* Near rows of a window, then far rows, index rows, and what both are made of (layers_latent.c reads this order). */
-static uint32_t add_latent_sets(const model_hyper *hyper, weft_type kv_type, uint16_t l, weft_kv_set *set) {
+/* The rows of a set of a layer with latent rows. */
+static weft_kv_set latent_set_of(const model_hyper *hyper, weft_type kv_type, uint16_t l, weft_latent_set set) {
   const model_latent *latent = &hyper->latent;
-  uint32_t width = hyper->head_dim[l], ratio = latent->ratio[l], n = 0;
-  set[n++] = latent_set(kv_type, width, 1, hyper->window[l], l);
-  if (ratio == 0) return n;
-  bool overlaps = ratio == MODEL_LATENT_OVERLAPS;
-  uint32_t window = overlaps ? MODEL_LATENT_PENDING_BLOCKS * ratio : ratio, wide = overlaps ? 2 : 1;
-  set[n++] = latent_set(kv_type, width, ratio, 0, l);
-  if (overlaps) set[n++] = latent_set(kv_type, latent->index_dim, ratio, 0, l);
-  set[n++] = pending_set(wide * width, window, l);
-  if (overlaps) set[n++] = pending_set(wide * latent->index_dim, window, l);
-  return n;
+  const uint32_t width = hyper->head_dim[l], ratio = latent->ratio[l];
+  const bool overlaps = ratio == MODEL_LATENT_OVERLAPS;
+  const uint32_t window = overlaps ? MODEL_LATENT_PENDING_BLOCKS * ratio : ratio, wide = overlaps ? 2 : 1;
+  switch (set) {
+    case WEFT_LATENT_NEAR:
+      return latent_set(kv_type, width, 1, hyper->window[l], l);
+    case WEFT_LATENT_FAR:
+      return latent_set(kv_type, width, ratio, 0, l);
+    case WEFT_LATENT_INDEX:
+      return latent_set(kv_type, latent->index_dim, ratio, 0, l);
+    case WEFT_LATENT_PENDING:
+      return pending_set(wide * width, window, l);
+    case WEFT_LATENT_PENDING_INDEX:
+      return pending_set(wide * latent->index_dim, window, l);
+    case WEFT_LATENT_TOKENS:
+      break;
+  }
+  return latent_set(WEFT_TYPE_F32, 1, 1, latent->engram.n_grams, l);
+}
+
+/* The sets that a layer has, in their order. Far and index rows of another layer are that one's, tokens layer 0's. */
+static void add_latent_sets(const model_hyper *hyper, weft_type kv_type, uint16_t l, weft_kv_geometry *geometry) {
+  const uint32_t source = hyper->latent.source[l];
+  uint32_t first = 0, n_of_first = 0;
+  while (n_of_first < geometry->n_sets && geometry->set[n_of_first].layer == 0) n_of_first++;
+  if (source > 0)
+    while (first < geometry->n_sets && geometry->set[first].layer != source - 1) first++;
+  for (uint32_t s = 0; s < WEFT_LATENT_SETS; s++) {
+    weft_latent_set set = (weft_latent_set)s;
+    if (!model_latent_has(&hyper->latent, l, set)) continue;
+    weft_kv_set *own = &geometry->set[geometry->n_sets++];
+    *own = latent_set_of(hyper, kv_type, l, set);
+    if (source > 0 && source != l + 1u && (set == WEFT_LATENT_FAR || set == WEFT_LATENT_INDEX))
+      own->keys_of = 1 + first + s; /* near, far and index rows are the first of a source */
+    if (set == WEFT_LATENT_TOKENS && l > 0) own->keys_of = n_of_first; /* of which tokens are the last */
+  }
 }
 
 weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_type) {
@@ -197,7 +224,7 @@ weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_typ
       continue;
     }
     if (hyper->latent.n_streams > 0) {
-      geometry.n_sets += add_latent_sets(hyper, kv_type, (uint16_t)l, &geometry.set[geometry.n_sets]);
+      add_latent_sets(hyper, kv_type, (uint16_t)l, &geometry);
       continue;
     }
     if (hyper->mla.rank > 0) {

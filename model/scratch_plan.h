@@ -12,7 +12,7 @@
 
 #include "base/text.h"
 
-enum { SCRATCH_PLAN_ROWS_MAX = 40 };
+enum { SCRATCH_PLAN_ROWS_MAX = 48 };
 
 typedef struct scratch_plan_row {
   const char *name;

@@ -150,10 +150,16 @@ static uint64_t integers_of(const weft_device *device, const weft_gguf_tensor *t
                               .n_in = (uint32_t)tensor->ne[0],
                               .n_out = (uint32_t)tensor->ne[1],
                               .n_mats = (uint32_t)tensor->ne[2]};
-  bool is_looked_up = strncmp(tensor->name, "output", 6) == 0 || strstr(tensor->name, "token_embd") != NULL;
+  bool is_looked_up = strncmp(tensor->name, "output", 6) == 0 || strstr(tensor->name, "token_embd") != NULL ||
+                      strstr(tensor->name, ".engram_embd.") != NULL;
   unsigned logits = WEFT_USE_EMBED | (canvases ? WEFT_USE_CANVASES : 0u);
   return weft_split_integers(device, &weight, is_looked_up ? logits : WEFT_USE_MATMUL,
                              split == NULL || weft_split_has_integers(split, tensor->name));
+}
+
+/* Whether a tensor takes host memory alone. */
+static bool lies_on_host(const weft_gguf *gguf, const weft_device *device, const weft_gguf_tensor *tensor) {
+  return weft_device_reads_host_tables(device) && deepseek41_is_table(gguf, tensor->name);
 }
 
 /* split NULL: as integers_of. */
@@ -163,6 +169,7 @@ static void count_weights(const weft_gguf *gguf, const weft_device *device, cons
   *n_bytes = *n_integers = 0;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
+    if (lies_on_host(gguf, device, tensor)) continue;
     *n_bytes += tensor->n_bytes;
     *n_integers += integers_of(device, tensor, canvases, split);
   }
@@ -218,6 +225,7 @@ static void count_bytes(const weft_gguf *gguf, const weft_split *split, const mo
   const bool canvases = has_canvases(gguf);
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
+    if (lies_on_host(gguf, split->device[0], tensor)) continue;
     uint32_t layer = layer_of(tensor->name);
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;

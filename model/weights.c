@@ -31,6 +31,10 @@ static uint64_t rare_dim_value(const model_hyper *hyper, tensor_dim dim, uint32_
   if (dim == DIM_INDEX) return latent->index_dim;
   if (dim == DIM_INDEX_HEADS) return latent->n_index_heads;
   if (dim == DIM_INDEX_Q) return (uint64_t)latent->n_index_heads * latent->index_dim;
+  if (dim == DIM_ENGRAM) return latent->engram.dim;
+  if (dim == DIM_ENGRAM_ROWS) return latent->engram.n_rows[model_engram_index(&latent->engram, l)];
+  if (dim == DIM_ENGRAM_READ) return (uint64_t)model_engram_reads(&latent->engram) * latent->engram.dim;
+  if (dim == DIM_ENGRAM_KEYS) return (n + 1) * hyper->n_hidden;
   if (dim == DIM_MLA_RANK) return hyper->mla.rank;
   if (dim == DIM_MLA_QUERY) return (uint64_t)hyper->n_heads * hyper->mla.n_query;
   if (dim == DIM_MLA_STILL) return hyper->mla.n_still;
@@ -316,10 +320,12 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
     weft_type held_as = weft_type_find((int32_t)tensor->type)->held_as;
     uint64_t n_integers = weft_split_integers(device, out, uses, has_integers(loader, tensor));
     uint64_t n_bytes = weft_type_row_bytes(held_as, tensor->ne[0]) * tensor->ne[1] * tensor->ne[2] + n_integers;
-    bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && device != NULL && !weft_device_get_info(device)->host_memory &&
-                      n_integers == 0;
+    bool on_card = device != NULL && !weft_device_get_info(device)->host_memory;
+    bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && on_card && n_integers == 0;
+    bool on_host = (uses & WEFT_USE_TABLE) != 0 && device != NULL && weft_device_reads_host_tables(device);
     loader->n_bytes_held += n_bytes;
-    (may_stream ? loader->experts : loader->needed)[model_place_of(loader->model, loader->part)] += n_bytes;
+    if (!on_host)
+      (may_stream ? loader->experts : loader->needed)[model_place_of(loader->model, loader->part)] += n_bytes;
     out->data = tensor->data;
     return plan_matrix(loader, tensor, uses, out);
   }
@@ -547,6 +553,10 @@ static bool is_read(const weights_loader *loader, tensor_need need, uint32_t lay
   if (need == NEED_FAR) return hyper->latent.ratio[layer] > 0;
   if (need == NEED_INDEX) return hyper->latent.ratio[layer] == MODEL_LATENT_OVERLAPS;
   if (need == NEED_HASHED || need == NEED_CHOICE) return (layer < hyper->latent.n_hashed) == (need == NEED_HASHED);
+  if (need == NEED_SOURCE) return hyper->latent.source[layer] == layer + 1;
+  if (need == NEED_POOLED) return model_latent_has(&hyper->latent, layer, WEFT_LATENT_PENDING);
+  if (need == NEED_CHOOSES) return hyper->latent.chooses[layer];
+  if (need == NEED_ENGRAM) return model_engram_index(&hyper->latent.engram, layer) < hyper->latent.engram.n_layers;
   return need != NEED_DENSE || !hyper->moe[layer];
 }
 
@@ -565,6 +575,10 @@ static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer
     case NEED_INDEX:
     case NEED_HASHED:
     case NEED_CHOICE:
+    case NEED_SOURCE:
+    case NEED_POOLED:
+    case NEED_CHOOSES:
+    case NEED_ENGRAM:
       return true;
     case NEED_MOE:
       return hyper->moe[layer];
@@ -671,14 +685,18 @@ weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows,
   return status;
 }
 
-weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out) {
+weft_status weights_read_rows(weights_loader *loader, const char *name, uint64_t n, uint64_t n_rows, float *out) {
   const weft_gguf_tensor *tensor = weft_gguf_tensor_find(loader->gguf, name);
   if (tensor == NULL) return WEFT_E_NOT_FOUND;
-  weft_status status = check_shape(loader, tensor, (const uint64_t[3]){n, 1, 1});
+  weft_status status = check_shape(loader, tensor, (const uint64_t[3]){n, n_rows, 1});
   if (status == WEFT_OK) status = weft_gguf_check_type(loader->gguf, tensor, loader->error);
-  if (status == WEFT_OK) status = read_values(loader, tensor, n, out);
+  if (status == WEFT_OK) status = read_values(loader, tensor, n * n_rows, out);
   if (status == WEFT_OK) mark_used(loader, tensor);
   return status;
+}
+
+weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out) {
+  return weights_read_rows(loader, name, n, 1, out);
 }
 
 weft_status weights_folded(weights_loader *loader, const char *name, uint32_t n, float factor, const float **out) {

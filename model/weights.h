@@ -55,6 +55,10 @@ typedef enum tensor_dim {
   DIM_INDEX_HEADS,   /* heads that score index rows */
   DIM_INDEX_Q,       /* these heads * the numbers of an index row */
   DIM_EXPERTS_USED,
+  DIM_ENGRAM,      /* numbers of a row of a table that is read by tokens */
+  DIM_ENGRAM_ROWS, /* of the layer's table */
+  DIM_ENGRAM_READ, /* numbers of all rows that are read at once */
+  DIM_ENGRAM_KEYS, /* what they become: a key for each part of the stream, and a value */
   /* of one vector for each position that keys and values are made of */
   DIM_MLA_RANK,
   DIM_MLA_QUERY, /* heads * numbers of a query */
@@ -106,6 +110,10 @@ typedef enum tensor_need {
   NEED_INDEX = 12,     /* required where it has index rows, else not read */
   NEED_HASHED = 13,    /* required where a table chooses its experts, else not read */
   NEED_CHOICE = 14,    /* required where scores choose them, else not read */
+  NEED_SOURCE = 15,    /* required where the layer has far rows of its own, else not read */
+  NEED_POOLED = 16,    /* and where these stand for several positions each */
+  NEED_CHOOSES = 17,   /* required where it chooses far rows, else not read */
+  NEED_ENGRAM = 18,    /* required where it reads a memory by tokens, else not read */
   NEED_TIED = 8        /* required where the last device needs its own copy of a tied token embedding, else not read */
 } tensor_need;
 
@@ -167,6 +175,8 @@ weft_status weights_folded(weights_loader *loader, const char *name, uint32_t n,
 weft_status weights_output_norm(weights_loader *loader);
 /* Reads the n floats of a tensor into host memory; NOT_FOUND when the file has no such tensor. */
 weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out);
+/* The same of n_rows rows of n. */
+weft_status weights_read_rows(weights_loader *loader, const char *name, uint64_t n, uint64_t n_rows, float *out);
 /* NO_MEMORY when the device computes in host memory and what is available cannot hold the weights that were judged, and
  * beside them the largest tensor of the file. */
 weft_status weights_check_room(const weights_loader *loader);

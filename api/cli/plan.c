@@ -63,7 +63,10 @@ static void write_text(const char *path, const weft_file_facts *f, const plan_ca
                    f->context_length);
   weft_text_printf(out, "on       %s, %.1f GiB%s\n", card->title, gib_of(card->memory_bytes),
                    card->name == NULL ? " free" : "");
-  if (r->weight_bytes > f->weight_bytes + f->weight_bytes / 50)
+  const uint64_t on_host = card->capability > 0 ? f->table_bytes : 0, others = f->weight_bytes - on_host;
+  if (on_host > 0)
+    weft_text_printf(out, "host     %.2f GiB of these are tables, which stay in host memory\n", gib_of(on_host));
+  if (r->weight_bytes > others + others / 50)
     weft_text_printf(out, "kept     as %.2f GiB there: codes of the file's types are written out\n",
                      gib_of(r->weight_bytes));
   weft_text_printf(out, "a user   %u tokens of prompt and %u of answer: %.1f MiB of keys and values\n", need->n_prompt,
@@ -95,13 +98,13 @@ static void write_json(const char *path, const weft_file_facts *f, const plan_ca
   weft_text_puts(out, ",\"card\":");
   weft_json_words(out, card->title);
   weft_text_printf(out,
-                   ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"kept_bytes\":%" PRIu64
-                   ",\"reserve_bytes\":%" PRIu64 ",\"user_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64
-                   ",\"kv_mib\":%" PRIu64
+                   ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64
+                   ",\"kept_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64 ",\"user_bytes\":%" PRIu64
+                   ",\"pool_bytes\":%" PRIu64 ",\"kv_mib\":%" PRIu64
                    ",\"context\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s,\"set\":",
-                   card->memory_bytes, f->weight_bytes, r->weight_bytes, r->reserve_bytes, r->user_bytes, r->pool_bytes,
-                   r->kv_mib, need->n_prompt + need->n_answer, need->users, r->streams,
-                   r->has_kernels ? "true" : "false", r->fits ? "true" : "false");
+                   card->memory_bytes, f->weight_bytes, card->capability > 0 ? f->table_bytes : 0, r->weight_bytes,
+                   r->reserve_bytes, r->user_bytes, r->pool_bytes, r->kv_mib, need->n_prompt + need->n_answer,
+                   need->users, r->streams, r->has_kernels ? "true" : "false", r->fits ? "true" : "false");
   weft_json_words(out, r->set < CARD_SETS ? card_sets[r->set].name : "none");
   const struct {
     const char *name;

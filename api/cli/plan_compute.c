@@ -135,6 +135,10 @@ weft_status plan_compute(const weft_file_facts *file, const plan_card *card, con
   *kept = *file;
   kept->weight_bytes += more->experts + more->others;
   kept->expert_bytes += more->experts;
+  if (card->capability > 0) { /* it leaves tables in host memory */
+    kept->weight_bytes -= file->table_bytes;
+    kept->embedding_bytes -= file->table_bytes;
+  }
   weft_status status = plan_kept(kept, card, need, out, error);
   weft_free(kept);
   return status;

@@ -79,7 +79,8 @@ static const device_calls cpu_calls = {
 
 /* Some ops have their definition alone. */
 const char *cpu_family(const weft_device *device, const char *op) {
-  static const char *const of_ref[] = {"canvas", "move", "assign", "mix", "spread", "latent_rows", "latent_press"};
+  static const char *const of_ref[] = {"canvas",      "move",         "assign",      "mix",       "spread",
+                                       "latent_rows", "latent_press", "engram_rows", "engram_add"};
   for (size_t i = 0; i < sizeof of_ref / sizeof *of_ref; i++)
     if (strcmp(op, of_ref[i]) == 0) return "ref";
   return device->info.isa;

@@ -61,6 +61,8 @@ weft_status cpu_latent_press(weft_device *device, const weft_latent_press_args *
 weft_status cpu_latent_choose(weft_device *device, const weft_latent_choose_args *args);
 weft_status cpu_latent_attend(weft_device *device, const weft_latent_attend_args *args);
 weft_status cpu_latent_heads(weft_device *device, const weft_latent_heads_args *args);
+weft_status cpu_engram_rows(weft_device *device, const weft_engram_rows_args *args);
+weft_status cpu_engram_add(weft_device *device, const weft_engram_add_args *args);
 
 /* ---- products: matmul*.c, experts*.c, head*.c ---- */
 weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args);

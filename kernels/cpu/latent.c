@@ -13,6 +13,7 @@ RUN_ROWS(run_spread, ref_spread_rows)
 RUN_ROWS(run_rows, ref_latent_rows_range)
 RUN_ROWS(run_store, ref_latent_press_store)
 RUN_ROWS(run_blocks, ref_latent_press_blocks)
+RUN_ROWS(run_add, ref_engram_add_rows)
 
 weft_status cpu_mix(weft_device *device, const weft_mix_args *args) {
   weft_mix_args copy = *args;
@@ -26,6 +27,16 @@ weft_status cpu_spread(weft_device *device, const weft_spread_args *args) {
   return WEFT_OK;
 }
 
+weft_status cpu_engram_rows(weft_device *device, const weft_engram_rows_args *args) {
+  return ref_engram_rows(device, args); /* some numbers of a row */
+}
+
+weft_status cpu_engram_add(weft_device *device, const weft_engram_add_args *args) {
+  weft_engram_add_args copy = *args;
+  cpu_for_rows(device, args->n_rows, 5ull * args->n_streams * args->n_cols, run_add, &copy);
+  return WEFT_OK;
+}
+
 weft_status cpu_latent_rows(weft_device *device, const weft_latent_rows_args *args) {
   weft_latent_rows_args copy = *args;
   cpu_for_rows(device, args->n_rows, 2ull * args->n_heads * args->near.width, run_rows, &copy);
@@ -34,7 +45,7 @@ weft_status cpu_latent_rows(weft_device *device, const weft_latent_rows_args *ar
 
 weft_status cpu_latent_press(weft_device *device, const weft_latent_press_args *args) {
   weft_latent_press_args copy = *args;
-  cpu_for_rows(device, args->n_rows, args->pending.width, run_store, &copy);
+  if (args->pending.base != NULL) cpu_for_rows(device, args->n_rows, args->pending.width, run_store, &copy);
   cpu_for_rows(device, args->n_rows, 20ull * args->out.width, run_blocks, &copy);
   return WEFT_OK;
 }

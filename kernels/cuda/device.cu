@@ -485,6 +485,9 @@ static weft_kernels make_kernels(const cuda_set *set) {
   k.latent_attend = cuda_latent_attend;
   k.latent_attend_walk = cuda_latent_attend_walk;
   k.latent_heads = cuda_latent_heads;
+  k.engram_rows = cuda_engram_rows;
+  k.engram_rows_walk = cuda_engram_rows_walk;
+  k.engram_add = cuda_engram_add;
   k.has_limits = true;
   k.delta_rows = cuda_delta_rows;
   k.delta_rows_walk = cuda_delta_rows_walk;

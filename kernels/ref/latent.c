@@ -54,7 +54,7 @@ static void make_row(const weft_latent_rows_args *args, uint32_t row) {
   const uint32_t n_normed = args->parted ? n - args->turn.n_rotated : n;
   float vector[WEFT_HEAD_DIM_MAX], *q = args->q + row * args->q_stride;
   for (uint32_t h = 0; h < args->n_heads; h++, q += n) {
-    if (!args->parted) norm_floats(q, NULL, n, args->eps, q);
+    if (!args->parted && !args->plain_q) norm_floats(q, NULL, n, args->eps, q);
     ref_latent_rotate(&args->turn, q, n, position, 1.0f);
   }
   float *index_q = args->index_q == NULL ? NULL : args->index_q + row * args->index_q_stride;
@@ -90,13 +90,13 @@ static void store_pending(const weft_latent_press_args *args, uint32_t row) {
   const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
   const uint32_t n = args->pending.width, position = find_position(segment, row);
   const uint32_t *table = segment->table[args->pending_set];
-  const float *ape = args->ape + (uint64_t)(position % args->out.positions) * n, *x = args->x + row * args->x_stride,
-              *from = args->scores + row * args->scores_stride;
+  const float *ape = args->ape == NULL ? NULL : args->ape + (uint64_t)(position % args->out.positions) * n;
+  const float *x = args->x + row * args->x_stride, *from = args->scores + row * args->scores_stride;
   float *values = (float *)(void *)weft_latent_row(&args->pending, args->pending.offset, table, position);
   float *scores = (float *)(void *)weft_latent_row(&args->pending, args->pending.scores_offset, table, position);
   for (uint32_t i = 0; i < n; i++) {
     values[i] = x[i];
-    scores[i] = from[i] + ape[i];
+    scores[i] = ape == NULL ? from[i] : from[i] + ape[i];
   }
 }
 
@@ -117,15 +117,11 @@ static void press_number(pressed *p, double score, double value) {
   p->sum += share * value;
 }
 
-/* The block that ends with the row, if one does. */
-static void press_block(const weft_latent_press_args *args, uint32_t row) {
-  const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
-  const uint32_t n = args->out.width, ratio = args->out.positions, position = find_position(segment, row);
-  if ((position + 1) % ratio != 0) return;
-  const uint32_t begin = position + 1 - ratio, first = args->overlaps && begin > 0 ? begin - ratio : begin;
+/* The numbers of the block that begins at a position and ends with the row at `position`. */
+static void press_numbers(const weft_latent_press_args *args, const weft_latent_segment *segment, uint32_t begin,
+                          uint32_t position, double *y) {
+  const uint32_t n = args->out.width, first = args->overlaps && begin > 0 ? begin - args->out.positions : begin;
   pressed p[WEFT_HEAD_DIM_MAX];
-  double y[WEFT_HEAD_DIM_MAX];
-  float out[WEFT_HEAD_DIM_MAX];
   for (uint32_t d = 0; d < n; d++) p[d] = (pressed){.most = -INFINITY};
   for (uint32_t at = first; at <= position; at++) {
     uint32_t skipped = args->overlaps && at >= begin ? n : 0;
@@ -134,14 +130,32 @@ static void press_block(const weft_latent_press_args *args, uint32_t row) {
     for (uint32_t d = 0; d < n; d++) press_number(&p[d], (double)scores[d], (double)values[d]);
   }
   for (uint32_t d = 0; d < n; d++) y[d] = p[d].sum / p[d].total;
+}
+
+/* The block that ends with the row, if one does. */
+static void press_block(const weft_latent_press_args *args, uint32_t row) {
+  const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
+  const uint32_t n = args->out.width, ratio = args->out.positions, position = find_position(segment, row);
+  const float *x = args->x + row * args->x_stride;
+  float *latent = args->latent == NULL ? NULL : args->latent + (uint64_t)row * n;
+  double y[WEFT_HEAD_DIM_MAX];
+  float out[WEFT_HEAD_DIM_MAX];
+  if ((position + 1) % ratio != 0) {
+    for (uint32_t d = 0; latent != NULL && d < n; d++) latent[d] = 0.0f;
+    return;
+  }
+  const uint32_t begin = position + 1 - ratio;
+  if (args->pending.base != NULL) press_numbers(args, segment, begin, position, y);
+  for (uint32_t d = 0; args->pending.base == NULL && d < n; d++) y[d] = (double)x[d];
   norm_numbers(y, args->norm, n, args->eps, out);
+  for (uint32_t d = 0; latent != NULL && d < n; d++) latent[d] = out[d];
   ref_latent_rotate(&args->turn, out, n, begin, 1.0f);
   weft_kv_row_store(args->out.type, out, n,
                     weft_latent_row(&args->out, args->out.offset, segment->table[args->out_set], position));
 }
 
 void ref_latent_press_store(const weft_latent_press_args *args, uint32_t first, uint32_t end) {
-  for (uint32_t r = first; r < end; r++) store_pending(args, r);
+  for (uint32_t r = first; args->pending.base != NULL && r < end; r++) store_pending(args, r);
 }
 
 void ref_latent_press_blocks(const weft_latent_press_args *args, uint32_t first, uint32_t end) {
@@ -219,30 +233,78 @@ static float score_far(const weft_latent_choose_args *args, const float *q, cons
   return (float)score;
 }
 
+static void end_chosen(chosen *c, uint32_t k) {
+  sort_chosen(c);
+  for (uint32_t i = c->n; i < k; i++) c->ids[i] = -1;
+}
+
+/* What a row's far rows are chosen by. */
+typedef struct choice {
+  const weft_latent_choose_args *args;
+  const weft_latent_segment *segment;
+  ref_latent_score score;
+  uint32_t row, n_seen;
+  float best; /* of far rows [first, end) of add_rows */
+} choice;
+
+/* Scores far rows [first, end), of which the largest are chosen. */
+static void add_rows(choice *own, chosen *c, uint32_t first, uint32_t end) {
+  const weft_latent_choose_args *args = own->args;
+  const weft_latent_view *index = &args->index;
+  float key[WEFT_HEAD_DIM_MAX];
+  own->best = -INFINITY;
+  for (uint32_t i = first; i < end; i++) {
+    weft_kv_row_load(
+        index->type,
+        weft_latent_row(index, index->offset, own->segment->table[WEFT_LATENT_INDEX], i * index->positions),
+        index->width, key);
+    float found =
+        own->score(args, args->q + own->row * args->q_stride, args->weights + own->row * args->weights_stride, key);
+    add_chosen(c, args->k, (int32_t)i, found);
+    if (found > own->best) own->best = found;
+  }
+}
+
+/* All far rows, block by block, and the blocks of the best ones. */
+static void choose_blocks(choice *own, chosen *c) {
+  const weft_latent_choose_args *args = own->args;
+  const uint32_t size = args->block_rows;
+  float *scores = (float *)args->scratch + (uint64_t)args->n_rows * args->k;
+  chosen b = {.ids = args->blocks + (uint64_t)own->row * args->n_blocks,
+              .scores = scores + (uint64_t)own->row * args->n_blocks};
+  for (uint32_t first = 0; first < own->n_seen; first += size) {
+    bool is_last = own->n_seen - first <= size;
+    add_rows(own, c, first, is_last ? own->n_seen : first + size);
+    add_chosen(&b, args->n_blocks, (int32_t)(first / size), is_last ? INFINITY : own->best);
+  }
+  end_chosen(&b, args->n_blocks);
+}
+
 static void choose_row(const weft_latent_choose_args *args, ref_latent_score score, uint32_t row) {
   const weft_latent_segment *segment = ref_latent_segment(args->segment, args->n_segments, row);
-  const weft_latent_view *index = &args->index;
-  const uint32_t n_seen = (find_position(segment, row) + 1) / index->positions, k = args->k;
+  const uint32_t k = args->k, size = args->block_rows;
+  choice own = {.args = args, .segment = segment, .score = score, .row = row};
   chosen c = {.ids = args->ids + (uint64_t)row * k, .scores = (float *)args->scratch + (uint64_t)row * k};
-  float key[WEFT_HEAD_DIM_MAX];
-  for (uint32_t i = 0; i < n_seen; i++) {
-    if (n_seen <= k) {
-      c.ids[c.n++] = (int32_t)i;
-      continue;
+  own.n_seen = (find_position(segment, row) + 1) / args->index.positions;
+  bool by_blocks = args->blocks != NULL && own.n_seen > (uint64_t)args->n_blocks * size;
+  if (own.n_seen <= k)
+    for (uint32_t i = 0; i < own.n_seen; i++) c.ids[c.n++] = (int32_t)i;
+  else if (!by_blocks)
+    add_rows(&own, &c, 0, own.n_seen);
+  else if (args->makes_blocks)
+    choose_blocks(&own, &c);
+  else
+    for (uint32_t i = 0; i < args->n_blocks; i++) {
+      uint32_t first = (uint32_t)args->blocks[(uint64_t)row * args->n_blocks + i] * size;
+      add_rows(&own, &c, first, own.n_seen - first < size ? own.n_seen : first + size);
     }
-    weft_kv_row_load(index->type,
-                     weft_latent_row(index, index->offset, segment->table[WEFT_LATENT_INDEX], i * index->positions),
-                     index->width, key);
-    add_chosen(&c, k, (int32_t)i,
-               score(args, args->q + row * args->q_stride, args->weights + row * args->weights_stride, key));
-  }
-  if (n_seen > k) sort_chosen(&c);
-  for (uint32_t i = c.n; i < k; i++) c.ids[i] = -1;
+  end_chosen(&c, k);
 }
 
 uint64_t ref_latent_choose_scratch(weft_device *device, const weft_latent_choose_args *args) {
   (void)device;
-  return (uint64_t)args->n_rows * args->k * sizeof(float);
+  uint32_t n_blocks = args->makes_blocks ? args->n_blocks : 0;
+  return (uint64_t)args->n_rows * ((uint64_t)args->k + n_blocks) * sizeof(float);
 }
 
 void ref_latent_choose_rows(const weft_latent_choose_args *args, ref_latent_score score, uint32_t first, uint32_t end) {

@@ -52,6 +52,7 @@ double ref_gated(weft_activation activation, double limit, double g, double u);
 /* Ops whose definition other backends share out by rows [first, end), or by rows and heads. */
 void ref_mix_rows(const weft_mix_args *args, uint32_t first, uint32_t end);
 void ref_spread_rows(const weft_spread_args *args, uint32_t first, uint32_t end);
+void ref_engram_add_rows(const weft_engram_add_args *args, uint32_t first, uint32_t end);
 void ref_latent_rows_range(const weft_latent_rows_args *args, uint32_t first, uint32_t end);
 void ref_latent_press_store(const weft_latent_press_args *args, uint32_t first, uint32_t end);
 void ref_latent_press_blocks(const weft_latent_press_args *args, uint32_t first, uint32_t end);

@@ -48,15 +48,35 @@ static void make_turn(const weft_mix_args *args, const float *mixes, double leng
     for (uint32_t c = 0; c < n; c++) out[r * n + c] = (float)turn[r][c];
 }
 
-static void mix_row(const weft_mix_args *args, uint64_t row) {
-  const uint32_t n = args->n_streams, n_cols = args->n_cols;
-  const float *x = args->x + row * args->x_stride, *mixes = args->mixes + row * args->mixes_stride;
-  double take[WEFT_STREAMS_MAX], squares = 0.0;
-  for (uint64_t i = 0; i < (uint64_t)n * n_cols; i++) squares += (double)x[i] * (double)x[i];
-  double length = sqrt(squares / ((double)n * n_cols) + (double)args->eps);
-  for (uint32_t i = 0; i < n; i++)
+/* Gives rms(x). */
+static double find_take(const weft_mix_args *args, const float *x, const float *mixes, double *take) {
+  const uint64_t n_all = (uint64_t)args->n_streams * args->n_cols;
+  double squares = 0.0;
+  for (uint64_t i = 0; i < n_all; i++) squares += (double)x[i] * (double)x[i];
+  double length = sqrt(squares / (double)n_all + (double)args->eps);
+  for (uint32_t i = 0; i < args->n_streams; i++)
     take[i] =
         apply_sigmoid((double)mixes[i] / length * (double)args->scale[0] + (double)args->base[i]) + (double)args->floor;
+  return length;
+}
+
+/* Own take is left for the sublayer that follows, and that of the one before comes in its place. */
+static void carry_take(const weft_mix_args *args, uint64_t row, double *take) {
+  float *carry = args->carry + row * args->carry_stride;
+  for (uint32_t i = 0; i < args->n_streams; i++) {
+    double before = args->first ? (i == 0 ? 1.0 : 0.0) : (double)carry[i];
+    if (args->mixes != NULL) carry[i] = (float)take[i];
+    take[i] = before;
+  }
+}
+
+static void mix_row(const weft_mix_args *args, uint64_t row) {
+  const uint32_t n = args->n_streams, n_cols = args->n_cols;
+  const float *x = args->x + row * args->x_stride,
+              *mixes = args->mixes == NULL ? NULL : args->mixes + row * args->mixes_stride;
+  double take[WEFT_STREAMS_MAX], length = 1.0;
+  if (mixes != NULL) length = find_take(args, x, mixes, take);
+  if (args->carry != NULL) carry_take(args, row, take);
   for (uint32_t c = 0; c < n_cols; c++) {
     double sum = 0.0;
     for (uint32_t i = 0; i < n; i++) sum += take[i] * (double)x[(uint64_t)i * n_cols + c];

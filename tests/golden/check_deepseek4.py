@@ -25,7 +25,7 @@ class Model(check_llama.Model):
         self.rounds, self.floor = key("hyper_connection.sinkhorn_iterations"), key("hyper_connection.epsilon")
         self.ratios, self.index_k = key("attention.compress_ratios"), key("attention.indexer.top_k")
         self.index_heads, self.index_dim = key("attention.indexer.head_count"), key("attention.indexer.key_length")
-        self.hashed, self.factor_experts = key("hash_layer_count"), key("expert_weights_scale")
+        self.hashed, self.factor_experts = key("hash_layer_count", 0), key("expert_weights_scale")
         limit = key("swiglu_clamp_exp")
         self.limits = limit if isinstance(limit, list) else [limit] * self.layers
 

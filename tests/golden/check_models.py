@@ -17,6 +17,7 @@ import gguf
 import numpy as np
 
 import check_deepseek4
+import check_deepseek41
 import check_gpt_oss
 import check_llama
 import check_more
@@ -25,6 +26,7 @@ import check_shared
 import golden_floats
 import tiny_configs
 import tiny_deepseek4
+import tiny_deepseek41
 import tiny_gpt_oss
 import tiny_llama
 import tiny_more
@@ -394,14 +396,15 @@ def compare(model, head, ops, floats, wrong, run_of):
     return worst, worst_stream
 
 
-ALL = (tiny_configs.ALL + tiny_llama.ALL + tiny_gpt_oss.ALL + tiny_qwen35.ALL + tiny_deepseek4.ALL + tiny_more.ALL
-       + tiny_shared.ALL)
+ALL = (tiny_configs.ALL + tiny_llama.ALL + tiny_gpt_oss.ALL + tiny_qwen35.ALL + tiny_deepseek4.ALL
+       + tiny_deepseek41.ALL + tiny_more.ALL + tiny_shared.ALL)
 
 
 def family_of(name):
     """The module whose pass computes the model."""
     for tiny, family in ((tiny_llama, check_llama), (tiny_gpt_oss, check_gpt_oss), (tiny_qwen35, check_qwen35),
-                         (tiny_deepseek4, check_deepseek4), (tiny_more, check_more), (tiny_shared, check_shared)):
+                         (tiny_deepseek4, check_deepseek4), (tiny_deepseek41, check_deepseek41),
+                         (tiny_more, check_more), (tiny_shared, check_shared)):
         if any(t.name == name for t in tiny.ALL):
             return family
     return sys.modules[__name__]
@@ -427,8 +430,8 @@ def check(name, seen):
 
 def main():
     names = sys.argv[1:] or [t.name for t in ALL]
-    families = (sys.modules[__name__], check_llama, check_gpt_oss, check_qwen35, check_deepseek4, check_more,
-                check_shared)
+    families = (sys.modules[__name__], check_llama, check_gpt_oss, check_qwen35, check_deepseek4,
+                check_deepseek41, check_more, check_shared)
     seen = {(f, w): [] for f in families for w in f.MISTAKES}
     bad = [line for line in (check(name, seen) for name in names) if line]
     for (family, wrong), where in seen.items():

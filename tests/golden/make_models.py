@@ -20,6 +20,7 @@ import check_models
 import golden_floats
 import tiny_configs
 import tiny_deepseek4
+import tiny_deepseek41
 import tiny_gguf
 import tiny_gpt_oss
 import tiny_llama
@@ -112,14 +113,14 @@ class Session:
 
     def __init__(self, t, dg, ar, rec, watch):
         self.t, self.dg, self.ar, self.rec, self.watch = t, dg, ar, rec, watch
-        self.ar_cache = DynamicCache(config=ar.config)
+        self.ar_cache = DynamicCache(config=ar.config) if ar.config is not None else DynamicCache()
         self.dg_cache = DynamicCache(config=dg.config.text_config) if dg is not None else None
         self.length = 0
 
     def encode(self, tokens, hidden):
         ids = torch.tensor([tokens])
         logits = self.ar(input_ids=ids, past_key_values=self.ar_cache, use_cache=True).logits[0]
-        stream = self.watch["ar"].stream()
+        stream = self.watch["ar"].stream() if hidden or self.dg is not None else None
         if self.dg is not None:
             self.check_encoder(ids, logits)
         at = self.rec.floats(logits)
@@ -176,7 +177,7 @@ class Divided:
 
 def autoregressive(t):
     """The module that builds and writes a model of a family without canvases; None of gemma4."""
-    families = (tiny_llama, tiny_gpt_oss, tiny_qwen35, tiny_deepseek4, tiny_more, tiny_shared)
+    families = (tiny_llama, tiny_gpt_oss, tiny_qwen35, tiny_deepseek4, tiny_deepseek41, tiny_more, tiny_shared)
     return next((m for m in families if isinstance(t, m.Tiny)), None)
 
 
@@ -251,7 +252,7 @@ def make(t, seed, whole):
         dg_cases(t, session, g, whole)
     else:
         ar_cases(t, session, g)
-    gap = min(w.gap for w in watch.values())
+    gap = min([w.gap for w in watch.values()] + [getattr(ar, "gap", float("inf"))])
     if gap < MIN_ROUTER_GAP:
         raise Unsteady(f"router gap {gap:.2g}")
     floats = b"".join(rec.parts)

@@ -450,14 +450,15 @@ int main(void) {
     const char *name;
     weft_type type;
   } files[] = {
-      {"dg-base", WEFT_TYPE_F32},         {"ar-fused-w4", WEFT_TYPE_F32},    {"dg-c16-w4", WEFT_TYPE_F32},
-      {"dg-base", WEFT_TYPE_BF16},        {"dg-base", WEFT_TYPE_Q8_0},       {"dg-underscore", WEFT_TYPE_Q4_0},
-      {"ar-dense", WEFT_TYPE_Q5_0},       {"ar-dense", WEFT_TYPE_Q5_1},      {"dg-base", WEFT_TYPE_IQ4_NL},
-      {"dg-base", WEFT_TYPE_MXFP4},       {"ar-e2b", WEFT_TYPE_F32},         {"qwen3moe-base", WEFT_TYPE_F32},
-      {"ar-e4b", WEFT_TYPE_BF16},         {"llama-window", WEFT_TYPE_Q8_0},  {"gpt-oss-base", WEFT_TYPE_F32},
-      {"qwen35-base", WEFT_TYPE_F32},     {"qwen35-moe", WEFT_TYPE_BF16},    {"deepseek4-base", WEFT_TYPE_F32},
-      {"deepseek4-deep", WEFT_TYPE_BF16}, {"gemma3-base", WEFT_TYPE_F32},    {"mistral3-base", WEFT_TYPE_F32},
-      {"glm4moe-base", WEFT_TYPE_F32},    {"deepseek2-base", WEFT_TYPE_F32}, {"deepseek2-lite", WEFT_TYPE_BF16}};
+      {"dg-base", WEFT_TYPE_F32},         {"ar-fused-w4", WEFT_TYPE_F32},     {"dg-c16-w4", WEFT_TYPE_F32},
+      {"dg-base", WEFT_TYPE_BF16},        {"dg-base", WEFT_TYPE_Q8_0},        {"dg-underscore", WEFT_TYPE_Q4_0},
+      {"ar-dense", WEFT_TYPE_Q5_0},       {"ar-dense", WEFT_TYPE_Q5_1},       {"dg-base", WEFT_TYPE_IQ4_NL},
+      {"dg-base", WEFT_TYPE_MXFP4},       {"ar-e2b", WEFT_TYPE_F32},          {"qwen3moe-base", WEFT_TYPE_F32},
+      {"ar-e4b", WEFT_TYPE_BF16},         {"llama-window", WEFT_TYPE_Q8_0},   {"gpt-oss-base", WEFT_TYPE_F32},
+      {"qwen35-base", WEFT_TYPE_F32},     {"qwen35-moe", WEFT_TYPE_BF16},     {"deepseek4-base", WEFT_TYPE_F32},
+      {"deepseek4-deep", WEFT_TYPE_BF16}, {"gemma3-base", WEFT_TYPE_F32},     {"mistral3-base", WEFT_TYPE_F32},
+      {"glm4moe-base", WEFT_TYPE_F32},    {"deepseek2-base", WEFT_TYPE_F32},  {"deepseek2-lite", WEFT_TYPE_BF16},
+      {"deepseek41-base", WEFT_TYPE_F32}, {"deepseek41-deep", WEFT_TYPE_BF16}};
   size_t n_ref = test_amount(1, 1, 5);
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     weft_device_config config = {.backend = ways[w].backend, .n_threads = 1, .isa = ways[w].isa};

@@ -669,17 +669,17 @@ static void run_seed(uint64_t seed) {
   static const struct {
     const char *backend, *isa;
   } ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cuda", NULL}};
-  static const char *const tiny[][2] = {{"dg-base", "ar-base"},      {"dg-c16-w4", "ar-fused-w4"},
-                                        {"dg-underscore", "ar-w16"}, {"dg-deep", "ar-moe-v"},
-                                        {"dg-base", "qwen35-moe"},   {"dg-base", "deepseek4-base"}};
+  static const char *const tiny[][2] = {
+      {"dg-base", "ar-base"},    {"dg-c16-w4", "ar-fused-w4"},  {"dg-underscore", "ar-w16"},   {"dg-deep", "ar-moe-v"},
+      {"dg-base", "qwen35-moe"}, {"dg-base", "deepseek4-base"}, {"dg-base", "deepseek41-base"}};
   const uint32_t n_all = sizeof variants / sizeof *variants;
   char *demo[2] = {path_of("model/demo/weft-demo"), path_of("model/demo/weft-demo-ar")};
   for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     if (w > 0 && !has_way(ways[w].backend, ways[w].isa)) continue;
     if (w == 1 && test_amount(1, 0, 0) != 0) continue; /* quick: the source of avx2, with other vectors */
-    const uint32_t n_pairs = w == 4 ? 3 : 2;           /* a card has latent rows at every seed */
+    const uint32_t n_pairs = w >= 3 ? 4 : 2;           /* vectors and a card have latent rows at every seed */
     for (uint32_t i = 0; i < n_pairs; i++) {
-      uint32_t pair = i == 0 ? 0 : i == 2 ? 5 : 1 + (w + (uint32_t)seed) % 5;
+      uint32_t pair = i == 0 ? 0 : i == 1 ? 1 + (w + (uint32_t)seed) % 6 : i + 3;
       char a[128], b[128];
       (void)snprintf(a, sizeof a, "tests/golden/models/%s", tiny[pair][0]);
       (void)snprintf(b, sizeof b, "tests/golden/models/%s", tiny[pair][1]);

@@ -320,8 +320,8 @@ static void layers_with_more_kernels_are_foretold(void **state) {
     f->n_experts = measured[i].n_experts, f->n_experts_used = measured[i].n_used;
     f->geometry = (weft_kv_geometry){.n_layers = f->n_layers, .n_sets = f->n_layers};
     for (uint32_t l = 0; l < f->n_layers; l++)
-      f->geometry.set[l] =
-          (weft_kv_set){.rows = {.positions = 1, .values_are_keys = true}, .window = measured[i].window};
+      f->geometry.set[l] = (weft_kv_set){
+          .rows = {.positions = 1, .values_are_keys = true}, .window = measured[i].window, .layer = (uint16_t)l};
     plan_result r = plan(f, plan_find_card("h200", &error), (plan_need){measured[i].users, 1900, 64});
     const plan_rates *rates = measured[i].window == 0 ? &r.fast : &r.exact; /* as it was measured */
     assert_within_a_quarter(rates->decode, measured[i].decode);
@@ -329,6 +329,26 @@ static void layers_with_more_kernels_are_foretold(void **state) {
   for (uint32_t l = 0; l < f->n_layers; l++) f->geometry.set[l].from_border = true; /* rows beside a state */
   assert_true(plan(f, plan_find_card("h200", &error), (plan_need){1, 1900, 64}).exact.decode > 2 * 98.7);
   weft_free(f);
+}
+
+/* Tables that tokens look up count as weights of a processor; a card leaves them in host memory. */
+static void tables_stay_in_host_memory(void **state) {
+  static const struct {
+    const char *file;
+    uint64_t n_bytes; /* rows of 4 numbers in f32 */
+  } files[] = {{WEFT_SOURCE_DIR "/tests/golden/models/deepseek41-base.gguf", (36 + 88) * 4 * 4},
+               {WEFT_SOURCE_DIR "/tests/golden/models/deepseek41-deep.gguf", 72 * 4 * 4}};
+  const plan_need need = {1, 16, 16};
+  weft_error error = {{0}};
+  (void)state;
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    weft_file_facts *f = facts_of(files[i].file);
+    assert_int_equal(f->table_bytes, files[i].n_bytes);
+    assert_true(f->embedding_bytes > f->table_bytes);
+    assert_int_equal(plan(f, &machine, need).weight_bytes, f->weight_bytes);
+    assert_int_equal(plan(f, plan_find_card("h200", &error), need).weight_bytes, f->weight_bytes - f->table_bytes);
+    weft_free(f);
+  }
 }
 
 int main(void) {
@@ -344,6 +364,7 @@ int main(void) {
       cmocka_unit_test(layers_with_more_kernels_are_foretold),
       cmocka_unit_test(weights_are_counted_as_they_are_kept),
       cmocka_unit_test(matrices_of_heads_are_counted_in_f32),
+      cmocka_unit_test(tables_stay_in_host_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

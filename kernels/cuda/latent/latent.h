@@ -10,6 +10,7 @@ weft_status cuda_latent_rows_walk(weft_device *device, const weft_latent_rows_ar
 weft_status cuda_latent_press_walk(weft_device *device, const weft_latent_press_args *args);
 weft_status cuda_latent_choose_walk(weft_device *device, const weft_latent_choose_args *args);
 weft_status cuda_latent_attend_walk(weft_device *device, const weft_latent_attend_args *args);
+weft_status cuda_engram_rows_walk(weft_device *device, const weft_engram_rows_args *args);
 weft_status cuda_latent_setup(cuda_device *device);
 
 #endif

@@ -9,7 +9,9 @@
  * over the four lanes. All other index rows are a thread's, one sum over dimensions and heads ascending (f32).
  *
  * A block finds a row's largest: eight bits of the k-th largest at a time, by counting (radix select); then its warps
- * take spans of the scores and write what is chosen, ascending, of equal scores the first. */
+ * take spans of the scores and write what is chosen, ascending, of equal scores the first. Blocks of far rows are
+ * chosen in the same way, by their best scores; where blocks were chosen before, only scores of theirs are looked at,
+ * though all are made. */
 #include <string.h>
 
 #include "base/log.h"
@@ -183,9 +185,41 @@ typedef struct select_memory {
   uint32_t above[SELECT_THREADS / 32], equal[SELECT_THREADS / 32];
 } select_memory;
 
+/* The scores of a row that are chosen among, by number: those of all far rows, */
+struct all_scores {
+  const float *scores;
+  uint32_t n;
+  __device__ __forceinline__ float operator[](uint32_t i) const { return scores[i]; }
+  __device__ __forceinline__ int32_t id(uint32_t i) const { return (int32_t)i; }
+};
+
+/* the best ones of all blocks of far rows, of which the last is always taken, */
+struct block_scores {
+  const float *scores;
+  uint32_t n, size;
+  __device__ __forceinline__ float operator[](uint32_t i) const {
+    if (i + 1 == n) return INFINITY;
+    float best = scores[(uint64_t)i * size];
+    for (uint32_t k = 1; k < size; k++) best = fmaxf(best, scores[(uint64_t)i * size + k]);
+    return best;
+  }
+  __device__ __forceinline__ int32_t id(uint32_t i) const { return (int32_t)i; }
+};
+
+/* or those of the far rows of chosen blocks, the last of which has only rows that are seen. */
+struct scores_of_blocks {
+  const float *scores;
+  uint32_t n, size;
+  const int32_t *blocks;
+  __device__ __forceinline__ int32_t id(uint32_t i) const {
+    return (int32_t)((uint32_t)blocks[i / size] * size + i % size);
+  }
+  __device__ __forceinline__ float operator[](uint32_t i) const { return scores[id(i)]; }
+};
+
 /* Counts the byte at `shift` of what agrees with `found` above it. */
-static __device__ __forceinline__ void count_bytes(const float *scores, uint32_t n, uint32_t shift,
-                                                   select_memory &memory) {
+template <class S>
+static __device__ __forceinline__ void count_bytes(const S &scores, uint32_t n, uint32_t shift, select_memory &memory) {
   const uint32_t found = memory.found;
   for (uint32_t i = threadIdx.x; i / 32 * 32 < n; i += SELECT_THREADS) {
     uint32_t order = i < n ? order_of(scores[i]) : 0;
@@ -227,8 +261,8 @@ static __device__ __forceinline__ void find_byte(uint32_t shift, select_memory &
 }
 
 /* A warp's span of the scores, 32 at a time: put(i, is above, is equal). */
-template <class F>
-static __device__ __forceinline__ void each_of_span(const float *scores, uint32_t n, uint32_t found, F &&put) {
+template <class S, class F>
+static __device__ __forceinline__ void each_of_span(const S &scores, uint32_t n, uint32_t found, F &&put) {
   constexpr uint32_t WARPS = SELECT_THREADS / 32;
   const uint32_t span = ((n + WARPS - 1) / WARPS + 31) / 32 * 32, first = threadIdx.x / 32 * span;
   for (uint32_t at = first; at < min(first + span, n); at += 32) {
@@ -237,8 +271,9 @@ static __device__ __forceinline__ void each_of_span(const float *scores, uint32_
   }
 }
 
-static __device__ __forceinline__ void write_chosen(const float *scores, uint32_t n, int32_t *ids,
-                                                    select_memory &memory) {
+template <class S>
+static __device__ __forceinline__ void write_chosen(const S &scores, int32_t *ids, select_memory &memory) {
+  const uint32_t n = scores.n;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, found = memory.found, left = memory.left;
   uint32_t n_above = 0, n_equal = 0;
   each_of_span(scores, n, found, [&](uint32_t, bool above, bool equal) {
@@ -253,11 +288,29 @@ static __device__ __forceinline__ void write_chosen(const float *scores, uint32_
     uint32_t all_above = __ballot_sync(0xFFFFFFFFu, above), all_equal = __ballot_sync(0xFFFFFFFFu, equal),
              below = (1u << lane) - 1;
     uint32_t own_above = n_above + __popc(all_above & below), own_equal = n_equal + __popc(all_equal & below);
-    if (above || (equal && own_equal < left)) ids[own_above + min(own_equal, left)] = (int32_t)i;
+    if (above || (equal && own_equal < left)) ids[own_above + min(own_equal, left)] = scores.id(i);
     n_above += __popc(all_above), n_equal += __popc(all_equal);
   });
 }
 
+/* The k largest of more than k scores. */
+template <class S>
+static __device__ __forceinline__ void select_largest(const S &scores, uint32_t k, int32_t *ids,
+                                                      select_memory &memory) {
+  if (threadIdx.x == 0) memory.found = 0, memory.left = k;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    if (threadIdx.x < 256) memory.count[threadIdx.x] = 0;
+    __syncthreads();
+    count_bytes(scores, scores.n, (uint32_t)shift, memory);
+    __syncthreads();
+    if (threadIdx.x < 32) find_byte((uint32_t)shift, memory);
+    __syncthreads();
+  }
+  write_chosen(scores, ids, memory);
+}
+
+/* BLOCKS: there are blocks, which are made or read where a row sees more than n_blocks of them. */
+template <bool BLOCKS>
 static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(const __grid_constant__ choose_call call) {
   launch_dependents_and_wait();
   __shared__ select_memory memory;
@@ -270,16 +323,19 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(const __g
     return;
   }
   const float *scores = call.scores + (uint64_t)blockIdx.x * call.stride;
-  if (threadIdx.x == 0) memory.found = 0, memory.left = a.k;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    if (threadIdx.x < 256) memory.count[threadIdx.x] = 0;
-    __syncthreads();
-    count_bytes(scores, n, (uint32_t)shift, memory);
-    __syncthreads();
-    if (threadIdx.x < 32) find_byte((uint32_t)shift, memory);
+  if (BLOCKS && n > (uint64_t)a.n_blocks * a.block_rows) {
+    int32_t *blocks = a.blocks + (uint64_t)r * a.n_blocks;
+    const uint32_t n_all = (n + a.block_rows - 1) / a.block_rows;
+    if (!a.makes_blocks) {
+      const uint32_t n_last = n - (uint32_t)blocks[a.n_blocks - 1] * a.block_rows;
+      const uint32_t n_rows = (a.n_blocks - 1) * a.block_rows + min(n_last, a.block_rows);
+      select_largest(scores_of_blocks{scores, n_rows, a.block_rows, blocks}, a.k, ids, memory);
+      return;
+    }
+    select_largest(block_scores{scores, n_all, a.block_rows}, a.n_blocks, blocks, memory);
     __syncthreads();
   }
-  write_chosen(scores, n, ids, memory);
+  select_largest(all_scores{scores, n}, a.k, ids, memory);
 }
 
 /* ---- the op ---- */
@@ -402,7 +458,7 @@ weft_status cuda_latent_choose(weft_device *device, const weft_latent_choose_arg
       start_scores(d, &call, n_items);
       call.items += n_items;
     }
-    cuda_start(d, select_kernel, n, SELECT_THREADS, 0, call);
+    cuda_start(d, args->blocks == NULL ? select_kernel<false> : select_kernel<true>, n, SELECT_THREADS, 0, call);
     status = cuda_launched(d, "latent_choose");
   }
   return status;

@@ -8,7 +8,7 @@
  * latent_press: a block has a row, and stores its pending numbers; where a block of positions ends with the row it
  * makes the row of that block. What positions of the same call have as pending numbers is made anew from the inputs,
  * with the bits that are stored, so no block waits for another. A thread has some of the numbers: the largest score
- * first, then both sums, positions ascending. */
+ * first, then both sums, positions ascending. Where nothing is pending the row's own numbers are all. */
 #include <string.h>
 
 #include "kernels/cuda/latent/latent.cuh"
@@ -100,7 +100,8 @@ static __global__ void __launch_bounds__(32 * ROWS_WARPS) rows_kernel(const __gr
   float x[STEPS];
 #pragma unroll
   for (int i = 0; i < STEPS; i++) x[i] = lane + 32 * i < n ? from[lane + 32 * i] : 0.0f;
-  if (!is_index) norm_of_warp(x, is_q ? NULL : a.kv_norm, a.parted ? n - a.turn.n_rotated : n, a.eps);
+  if (!is_index && !(is_q && a.plain_q))
+    norm_of_warp(x, is_q ? NULL : a.kv_norm, a.parted ? n - a.turn.n_rotated : n, a.eps);
   uint8_t *near = own != NULL ? NULL : latent_row_at(a.near, a.near.offset, s.table[WEFT_LATENT_NEAR], position);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
@@ -139,7 +140,7 @@ weft_status cuda_latent_rows(weft_device *device, const weft_latent_rows_args *a
 
 /* Pending numbers of a position: in a page, or made anew of row `row` of the call. */
 struct pending_numbers {
-  const float *values, *scores, *ape; /* ape NULL: scores are stored, and have it */
+  const float *values, *scores, *ape; /* ape NULL: scores are stored, and have it, or there is none */
   __device__ __forceinline__ float score(uint32_t i) const {
     return ape == NULL ? scores[i] : __fadd_rn(scores[i], ape[i]);
   }
@@ -156,7 +157,7 @@ static __device__ __forceinline__ pending_numbers pending_at(const weft_latent_p
     return {pending_row(a, s, a.pending.offset, position), pending_row(a, s, a.pending.scores_offset, position), NULL};
   uint64_t row = s.first_row + (position - s.kv_len);
   return {a.x + row * a.x_stride, a.scores + row * a.scores_stride,
-          a.ape + (uint64_t)(position % a.out.positions) * a.pending.width};
+          a.ape == NULL ? NULL : a.ape + (uint64_t)(position % a.out.positions) * a.pending.width};
 }
 
 /* Finds the n rows that a block of positions is made of, each from the number on that it gives first. */
@@ -191,28 +192,39 @@ static __device__ __forceinline__ float sum_of_press(float x) {
   return warp_sum(threadIdx.x % 32 < PRESS_THREADS / 32 ? part[threadIdx.x % 32] : 0.0f);
 }
 
-static __global__ void __launch_bounds__(PRESS_THREADS) press_kernel(const __grid_constant__ weft_latent_press_args a) {
-  constexpr uint32_t STEPS = WEFT_HEAD_DIM_MAX / PRESS_THREADS;
-  launch_dependents_and_wait();
-  __shared__ pending_numbers rows[PRESS_ROWS];
-  const uint32_t r = blockIdx.x, n = a.out.width, ratio = a.out.positions;
-  const weft_latent_segment &s = latent_find_segment(a.segment, a.n_segments, r);
-  const uint32_t position = s.kv_len + (r - s.first_row);
+static __device__ __forceinline__ void store_pending(const weft_latent_press_args &a, const weft_latent_segment &s,
+                                                     uint32_t position) {
   const pending_numbers own = pending_at(a, s, position);
   float *values = pending_row(a, s, a.pending.offset, position),
         *scores = pending_row(a, s, a.pending.scores_offset, position);
   for (uint32_t i = threadIdx.x; i < a.pending.width; i += PRESS_THREADS)
     values[i] = own.values[i], scores[i] = own.score(i);
-  if ((position + 1) % ratio != 0) return;
+}
+
+static __global__ void __launch_bounds__(PRESS_THREADS) press_kernel(const __grid_constant__ weft_latent_press_args a) {
+  constexpr uint32_t STEPS = WEFT_HEAD_DIM_MAX / PRESS_THREADS;
+  launch_dependents_and_wait();
+  __shared__ pending_numbers rows[PRESS_ROWS];
+  const bool pends = a.pending.base != NULL;
+  const uint32_t r = blockIdx.x, n = a.out.width, ratio = a.out.positions;
+  const weft_latent_segment &s = latent_find_segment(a.segment, a.n_segments, r);
+  const uint32_t position = s.kv_len + (r - s.first_row);
+  const float *x = a.x + (uint64_t)r * a.x_stride;
+  float *latent = a.latent == NULL ? NULL : a.latent + (uint64_t)r * n;
+  if (pends) store_pending(a, s, position);
+  if ((position + 1) % ratio != 0) {
+    for (uint32_t d = threadIdx.x; latent != NULL && d < n; d += PRESS_THREADS) latent[d] = 0.0f;
+    return;
+  }
   const uint32_t begin = position + 1 - ratio, first = a.overlaps && begin > 0 ? begin - ratio : begin;
   const uint32_t n_rows = position + 1 - first;
   float y[STEPS], squares = 0.0f;
-  find_pending(a, s, first, begin, n_rows, rows);
+  if (pends) find_pending(a, s, first, begin, n_rows, rows);
   __syncthreads();
 #pragma unroll
   for (uint32_t i = 0; i < STEPS; i++) {
     uint32_t d = threadIdx.x + PRESS_THREADS * i;
-    y[i] = d < n ? press_number(rows, n_rows, d) : 0.0f;
+    y[i] = d >= n ? 0.0f : pends ? press_number(rows, n_rows, d) : x[d];
     squares = __fmaf_rn(y[i], y[i], squares);
   }
   float factor = __fdiv_rn(1.0f, sqrtf(__fadd_rn(__fdiv_rn(sum_of_press(squares), (float)n), a.eps)));
@@ -221,8 +233,9 @@ static __global__ void __launch_bounds__(PRESS_THREADS) press_kernel(const __gri
   for (uint32_t i = 0; i < STEPS; i++) {
     uint32_t d = threadIdx.x + PRESS_THREADS * i;
     if (d / 32 * 32 >= n) break; /* the same for all lanes of a warp */
-    float x = __fmul_rn(__fmul_rn(y[i], factor), d < n ? a.norm[d] : 0.0f);
-    latent_store(a.out.type, out, latent_rotate(a.turn, x, d, n, begin, 1.0f), d, n);
+    float number = __fmul_rn(__fmul_rn(y[i], factor), d < n ? a.norm[d] : 0.0f);
+    if (latent != NULL && d < n) latent[d] = number;
+    latent_store(a.out.type, out, latent_rotate(a.turn, number, d, n, begin, 1.0f), d, n);
   }
 }
 

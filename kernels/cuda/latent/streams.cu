@@ -117,9 +117,11 @@ static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(const __grid_co
   __shared__ float take[WEFT_STREAMS_MAX];
   const uint32_t n = FOUR ? 4 : a.n_streams, n_cols = a.n_cols;
   const uint64_t r = blockIdx.x, n_all = (uint64_t)n * n_cols;
-  const float *x = a.x + r * a.x_stride, *mixes = a.mixes + r * a.mixes_stride;
+  const float *x = a.x + r * a.x_stride, *mixes = a.mixes == NULL ? NULL : a.mixes + r * a.mixes_stride;
   float squares = 0.0f;
-  if (WIDE) {
+  if (mixes == NULL) {
+    /* parts are taken by carry, and nothing else is made */
+  } else if (WIDE) {
 #pragma unroll 4
     for (uint64_t i = 4 * threadIdx.x; i < n_all; i += 4 * MIX_THREADS) {
       float4 v = *(const float4 *)(const void *)(x + i);
@@ -129,8 +131,18 @@ static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(const __grid_co
   } else {
     for (uint64_t i = threadIdx.x; i < n_all; i += MIX_THREADS) squares = __fmaf_rn(x[i], x[i], squares);
   }
-  float length = sqrtf(__fadd_rn(__fdiv_rn(sum_of_block(squares), (float)n_all), a.eps));
-  if (threadIdx.x < n) take[threadIdx.x] = take_of(a, mixes, length, threadIdx.x);
+  float length = 1.0f;
+  if (mixes != NULL) length = sqrtf(__fadd_rn(__fdiv_rn(sum_of_block(squares), (float)n_all), a.eps));
+  if (threadIdx.x < n) {
+    float own = mixes == NULL ? 0.0f : take_of(a, mixes, length, threadIdx.x);
+    if (a.carry != NULL) {
+      float *carry = a.carry + r * a.carry_stride + threadIdx.x, before = *carry;
+      if (a.first) before = threadIdx.x == 0 ? 1.0f : 0.0f;
+      if (mixes != NULL) *carry = own;
+      own = before;
+    }
+    take[threadIdx.x] = own;
+  }
   __syncthreads();
   if (a.shares != NULL && threadIdx.x >= MIX_THREADS - 32) {
     float *shares = a.shares + r * a.shares_stride;

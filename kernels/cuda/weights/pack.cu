@@ -501,6 +501,20 @@ static weft_status place_on_host(cuda_device *d, const weft_weight *weight, cons
   return status;
 }
 
+/* In weft_weight.layout: the weight is a table of rows in host memory, which the card reads where it lies. */
+enum { HOST_LAYOUT = 0x200 };
+
+/* The rows of a table in host memory are packed by the card all the same, and written there. */
+static weft_status place_table(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
+                               uint64_t n_bytes, void **out) {
+  weft_status status = d->base.calls->alloc_host(&d->base, n_bytes, out);
+  if (status == WEFT_OK) status = fill_packed(d, weight, source, (uint8_t *)*out);
+  if (status == WEFT_OK) status = cuda_judge(d, cudaStreamSynchronize(d->stream), "packing a table");
+  if (status == WEFT_OK) d->base.weights.n_bytes_tables += n_bytes;
+  if (status != WEFT_OK && *out != NULL) d->base.calls->free_host(&d->base, *out);
+  return status;
+}
+
 static void note_arena(cuda_device *d) {
   d->base.weights.n_bytes = d->arena.n_asked;
   d->base.weights.n_bytes_held = d->arena.n_taken;
@@ -537,10 +551,13 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
     return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend", weight->n_in);
   }
   bool stays = uses == WEFT_USE_EXPERTS && may_stay(d, weight);
+  bool is_table = (uses & WEFT_USE_TABLE) != 0 && weft_device_reads_host_tables(&d->base);
   if (stays) keep_room(d, expert_room_reserve(&d->room, room_left(d)));
   weft_status status = d->lost ? WEFT_E_DEVICE : stays && d->room.is_full ? WEFT_E_NO_MEMORY : WEFT_OK;
-  if (status == WEFT_OK) status = cuda_take_weight(d, n_bytes, &data);
-  if (status == WEFT_OK) {
+  if (status == WEFT_OK && !is_table) status = cuda_take_weight(d, n_bytes, &data);
+  if (status == WEFT_OK && is_table) {
+    status = place_table(d, weight, source, n_bytes, &data);
+  } else if (status == WEFT_OK) {
     status = fill_packed(d, weight, source, (uint8_t *)data);
     if (status != WEFT_OK) cuda_give_weight(d, data, n_bytes);
   } else if (status == WEFT_E_NO_MEMORY && stays) {
@@ -551,12 +568,14 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   note_arena(d);
   if (status == WEFT_E_NO_MEMORY) {
     return weft_fail(
-        error, status, "the device has no room for a weight of %llu MiB%s", (unsigned long long)(n_bytes >> 20),
+        error, status, "%s has no room for a %s of %llu MiB%s", is_table ? "host memory" : "the device",
+        is_table ? "table" : "weight", (unsigned long long)(n_bytes >> 20),
         kept_layout(weight) == INT8_LAYOUT ? " with its integers; lower --kv-mib, or leave out --precision fast" : "");
   }
   if (status != WEFT_OK) return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
   weight->data = data;
   weight->n_bytes = n_bytes;
+  if (is_table) weight->layout |= HOST_LAYOUT;
   return WEFT_OK;
 }
 
@@ -600,6 +619,9 @@ void cuda_weight_free(weft_device *device, weft_weight *weight) {
       d->arena.n_bytes_max += d->n_bytes_kept;
       d->n_bytes_kept = 0;
     }
+  } else if ((weight->layout & HOST_LAYOUT) != 0) {
+    d->base.weights.n_bytes_tables -= weight->n_bytes;
+    d->base.calls->free_host(&d->base, data);
   } else {
     cuda_give_weight(d, data, weight->n_bytes);
   }
