@@ -125,14 +125,33 @@ static weft_status read_vocab(const weft_gguf *gguf, model_hyper *hyper, weft_er
                    weft_gguf_path(gguf), hyper->n_vocab, n_tokens, told);
 }
 
+enum { DELTA_SETS = 3 /* of a layer with the delta rule */ };
+
+/* Sets of rows of all layers: as many as model_hyper_geometry makes. */
+static uint32_t count_sets(const model_hyper *hyper) {
+  uint32_t n = 0;
+  for (uint32_t l = 0; l < hyper->n_layers; l++) {
+    if (hyper->latent.n_streams == 0) n += hyper->delta.layer[l] ? DELTA_SETS : 1;
+    for (uint32_t s = 0; s < WEFT_LATENT_SETS && hyper->latent.n_streams > 0; s++)
+      n += model_latent_has(&hyper->latent, l, (weft_latent_set)s) ? 1 : 0;
+  }
+  return n;
+}
+
 weft_status model_hyper_read(const weft_gguf *gguf, const model_arch **arch, model_hyper *hyper, weft_error *error) {
+  enum { SETS_MAX = WEFT_KV_SETS_MAX - 1 }; /* a layer that drafts has one more */
   memset(hyper, 0, sizeof *hyper);
   weft_status status = find_arch(gguf, arch, error);
   if (status != WEFT_OK) return status;
   (void)snprintf(hyper->arch, sizeof hyper->arch, "%s", (*arch)->name);
   hyper->entropy_bound = weft_entropy_bound_default();
   status = read_vocab(gguf, hyper, error);
-  return status == WEFT_OK ? (*arch)->read(gguf, hyper, error) : status;
+  if (status == WEFT_OK) status = (*arch)->read(gguf, hyper, error);
+  if (status != WEFT_OK || count_sets(hyper) <= SETS_MAX) return status;
+  return weft_fail(error, WEFT_E_UNSUPPORTED,
+                   "%s: key '%s.block_count' is %" PRIu32 ", and what these layers keep lies in %" PRIu32
+                   " sets of rows; at most %d are supported",
+                   weft_gguf_path(gguf), hyper->arch, hyper->n_layers, count_sets(hyper), SETS_MAX);
 }
 
 /* A layer with the delta rule keeps a row of every position since the border, and there S of each value head and the
@@ -158,7 +177,7 @@ static uint32_t add_delta_sets(const model_delta *delta, weft_type kv_type, uint
                          .state = {.n_units = 1,
                                    .every = MODEL_DELTA_EVERY,
                                    .unit_bytes = (WEFT_DELTA_TAPS - 1) * sizeof(float) * weft_delta_channels(&view)}};
-  return 3;
+  return DELTA_SETS;
 }
 
 static weft_kv_set latent_set(weft_type type, uint32_t width, uint32_t positions, uint32_t window, uint16_t layer) {

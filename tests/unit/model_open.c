@@ -565,6 +565,7 @@ static void test_qwen35_keys(void **state) {
       {"qwen35.full_attention_interval", 1, WEFT_E_FORMAT, "'blk.0.attn_q.weight' is missing"},
       {"qwen35.attention.sliding_window", 5, WEFT_E_UNSUPPORTED, "windows are not supported"},
       {"qwen35.nextn_predict_layers", 3, WEFT_E_FORMAT, "is 3; it must be 0..2"},
+      {"qwen35.block_count", 256, WEFT_E_UNSUPPORTED, "layers keep lies in 598 sets of rows; at most 511"},
   };
   weft_model_info info;
   refused_without("qwen35-base", "qwen35", required, sizeof required / sizeof *required);
