@@ -134,7 +134,7 @@ static uint32_t compare_rows(const repeated *m, const float *want, const float *
     if (memcmp((const void *)a, (const void *)b, n * sizeof(float)) == 0) continue;
     if (others++ == 0) first = r;
     for (uint32_t c = 0; c < n && r == first; c++)
-      if (memcmp(a + c, b + c, sizeof(float)) != 0 && n_columns++ == 0) column = c;
+      if (memcmp((const void *)(a + c), (const void *)(b + c), sizeof(float)) != 0 && n_columns++ == 0) column = c;
   }
   if (others > 0)
     (void)printf("%u rows are others; row %u in %u columns, first %u: %.9g for %.9g\n", others, first, n_columns,
