@@ -106,7 +106,8 @@ weft_kv_unit weft_kv_state_unit(const weft_kv_layout *layout, uint32_t set, uint
 uint64_t weft_kv_state_bytes(const weft_kv_geometry *geometry);
 /* Pages that a sequence of n_tokens tokens holds between two steps, while the rows of n_ahead more are in flight: their
  * blocks and the states at borders that they reach are there besides. What its windows pass goes when a block of the
- * group with the smallest ones is full (scheduler/apply.c). */
+ * group with the smallest ones is full (scheduler/apply.c), and at the end of a prompt, of which this knows nothing: it
+ * then holds fewer until that block is full. */
 uint64_t weft_kv_pages_held(const weft_kv_layout *layout, uint32_t n_tokens, uint32_t n_ahead);
 /* Bytes of a set's rows in one block. */
 uint64_t weft_kv_rows_bytes(const weft_kv_rows *rows, uint32_t block_tokens);

@@ -106,8 +106,10 @@ static inline void state_model_tensors(const weft_gguf *from, gguf_writer *w) {
 
 /* Gives the file's path. */
 static inline const char *state_model_write(const char *source, uint32_t context, const char *name) {
+  static const char token_map[] = "deepseek41.engram.token_map"; /* has a number for each token */
   char key[64];
-  const gguf_edit longer = {.set_u32 = key, .value = context};
+  const gguf_edit longer = {.set_u32 = key, .value = context, .set_list = token_map};
+  int32_t number[STATE_MODEL_VOCAB];
   weft_gguf *from;
   weft_bytes arch = {NULL, 0};
   weft_error error = {{0}};
@@ -117,6 +119,9 @@ static inline const char *state_model_write(const char *source, uint32_t context
   (void)snprintf(key, sizeof key, "%.*s.context_length", (int)arch.n, (const char *)arch.data);
   for (uint32_t i = 0; i < from->parts[0].n_keys; i++) gguf_edit_key(&from->parts[0].keys[i], &longer, &w);
   gguf_writer_u32(&w, longer.set_u32, context);
+  for (int32_t i = 0; i < STATE_MODEL_VOCAB; i++) number[i] = i % 6;
+  if (weft_gguf_count(from, token_map) > 0)
+    gguf_writer_array(&w, token_map, WEFT_GGUF_I32, number, STATE_MODEL_VOCAB, sizeof *number);
   state_model_vocabulary(&w);
   state_model_template(&w);
   state_model_tensors(from, &w);
@@ -133,6 +138,11 @@ static inline const char *state_model_of(const char *source, uint32_t context) {
 /* One that has latent rows, near and far (kernels/latent.h), in place of states. */
 static inline const char *state_model_latent(uint32_t context) {
   return state_model_write(WEFT_SOURCE_DIR "/tests/golden/models/deepseek4-base.gguf", context, "latent");
+}
+
+/* One whose layers share far rows, and that keeps tokens (kernels/engram.h). */
+static inline const char *state_model_shared(uint32_t context) {
+  return state_model_write(WEFT_SOURCE_DIR "/tests/golden/models/deepseek41-base.gguf", context, "shared");
 }
 
 /* One whose every other layer has a window of 128 tokens. */

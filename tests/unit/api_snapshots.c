@@ -16,7 +16,7 @@
 #include "tests/support/state_model.h"
 
 enum { BORDER = STATE_MODEL_BORDER, TOKENS_MAX = 1024, ANSWER = 70, LONG_ANSWER = 200, LETTERS = 26, TENANTS = 2 };
-enum { MODELS = 3 }; /* with states, with windows, with far rows */
+enum { MODELS = 4 }; /* with states, with windows, with far rows, with far rows that layers share */
 
 static weft_runtime *runtime;
 static const char *asked; /* the model; NULL: that with states */
@@ -37,6 +37,7 @@ static int open_runtime(void **state) {
   models[0] = state_model_file(2048);
   models[1] = state_model_windows(2048);
   models[2] = state_model_latent(2048);
+  models[3] = state_model_shared(2048);
   const weft_open_options options = {.models = models,
                                      .n_models = MODELS,
                                      .backend = "cpu",
@@ -251,7 +252,8 @@ static void tenants_share_a_public_prefix(void **state) {
   }
 }
 
-/* After each step of an answer the pool has what the layout says that a sequence holds. */
+/* After each step of an answer the pool has what the layout says that a sequence holds; until the block is full in
+ * which the prompt ended, windows may have passed a block more. */
 static void check_what_it_holds(const weft_kv_layout *layout) {
   static said one;
   static weft_step_record record[WEFT_RECORDED_STEPS];
@@ -269,7 +271,11 @@ static void check_what_it_holds(const weft_kv_layout *layout) {
     n_tokens += record[i].n_prefill_rows + record[i].n_decode_rows;
     if (record[i].n_decode_rows == 0 || record[i].n_running == 0) continue;
     uint32_t n_pinned = record[i].n_pages_pinned;
-    assert_int_equal(n_pinned, weft_kv_pages_held(layout, n_tokens, 0));
+    const uint64_t held = weft_kv_pages_held(layout, n_tokens, 0);
+    if (n_tokens / BORDER > one.n_prompt / BORDER)
+      assert_int_equal(n_pinned, held);
+    else
+      assert_in_range(n_pinned, held - layout->n_groups, held);
     if (n_pinned < least) least = n_pinned;
     if (n_pinned > most) most = n_pinned;
     n_seen += 1;
