@@ -21,6 +21,17 @@ typedef uint32_t lanes_u __attribute__((vector_size(64)));
 
 #define LANES_INLINE static inline __attribute__((always_inline, unused))
 
+/* A vector as wide as a register of what the file is compiled for, and how many of a row are added together while its
+ * ranks go by. */
+#if defined(__AVX512F__)
+enum { OWN_LANES = 16, OWN_VECTORS = 4 };
+#elif defined(__AVX2__)
+enum { OWN_LANES = 8, OWN_VECTORS = 2 };
+#else
+enum { OWN_LANES = 4, OWN_VECTORS = 2 };
+#endif
+typedef float lanes_own __attribute__((vector_size(OWN_LANES * 4)));
+
 LANES_INLINE lanes_f lanes_splat(float x) {
 #ifdef __AVX2__
   return (lanes_f){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
@@ -304,21 +315,53 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
   }
 }
 
-LANES_INLINE void lanes_add_ranked(const cpu_ranked *ranked, uint32_t n, float *y) {
-  for (uint32_t i = 0; i < n; i += 16) {
-    lanes_f sum[WEFT_EXPERTS_LEVELS + 1] = {{0}};
-    for (uint32_t j = 0; j < ranked->n; j++) {
-      const cpu_rank *rank = &ranked->rank[j];
-      lanes_f term = lanes_load_part(ranked->x + rank->slot * ranked->stride + i, n - i, 0.0f) * rank->weight;
-      sum[0] += term;
-      for (uint32_t l = 0; l < WEFT_EXPERTS_LEVELS; l++) {
-        if (l >= rank->closes) break;
-        sum[l + 1] += sum[l];
-        sum[l] = (lanes_f){0};
+/* n_v vectors of columns, which begin at x and y. The levels lie in registers, so the loops over them are unrolled. */
+LANES_INLINE void lanes_add_columns(const cpu_ranked *ranked, const uint32_t n_v, const float *x, float *y) {
+  lanes_own sum[WEFT_EXPERTS_LEVELS + 1][OWN_VECTORS] = {{{0}}};
+  for (uint32_t j = 0; j < ranked->n; j++) {
+    const cpu_rank rank = ranked->rank[j];
+    const float *from = x + rank.slot * ranked->stride;
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < n_v; v++) {
+      lanes_own term;
+      memcpy(&term, from + OWN_LANES * v, sizeof term);
+      sum[0][v] += term * rank.weight;
+    }
+#pragma GCC unroll 4
+    for (uint32_t l = 0; l < WEFT_EXPERTS_LEVELS; l++) {
+      if (l >= rank.closes) break;
+#pragma GCC unroll 4
+      for (uint32_t v = 0; v < n_v; v++) {
+        sum[l + 1][v] += sum[l][v];
+        sum[l][v] = (lanes_own){0};
       }
     }
-    lanes_store_part(y + i, sum[WEFT_EXPERTS_LEVELS], n - i);
   }
+#pragma GCC unroll 4
+  for (uint32_t v = 0; v < n_v; v++) memcpy(y + OWN_LANES * v, &sum[WEFT_EXPERTS_LEVELS][v], sizeof(lanes_own));
+}
+
+LANES_INLINE float lanes_add_one(const cpu_ranked *ranked, const float *x) {
+  float sum[WEFT_EXPERTS_LEVELS + 1] = {0.0f};
+  for (uint32_t j = 0; j < ranked->n; j++) {
+    const cpu_rank rank = ranked->rank[j];
+    sum[0] += x[rank.slot * ranked->stride] * rank.weight;
+    for (uint32_t l = 0; l < rank.closes; l++) {
+      sum[l + 1] += sum[l];
+      sum[l] = 0.0f;
+    }
+  }
+  return sum[WEFT_EXPERTS_LEVELS];
+}
+
+LANES_INLINE void lanes_add_ranked(const cpu_ranked *ranked, uint32_t n, float *y) {
+  const float *x = ranked->x;
+  uint32_t i = 0;
+  for (; i + OWN_VECTORS * OWN_LANES <= n; i += OWN_VECTORS * OWN_LANES) {
+    lanes_add_columns(ranked, OWN_VECTORS, x + i, y + i);
+  }
+  for (; i + OWN_LANES <= n; i += OWN_LANES) lanes_add_columns(ranked, 1, x + i, y + i);
+  for (; i < n; i++) y[i] = lanes_add_one(ranked, x + i);
 }
 
 #endif
