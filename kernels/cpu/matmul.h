@@ -29,8 +29,11 @@
  *   quantised   per block of 32 and row, 52 bytes:   0   32 codes, s8
  *                                                   32   the scale, f32
  *                                                   36   the sum of the codes, f32
- *                                                   40   minus the sums of all codes, of the first sixteen and of the
- *                                                        last sixteen: three s32
+ *                                                   40   minus the sums of the first sixteen codes and of the last
+ *                                                        sixteen: two s16
+ *                                                   44   what the integer sums of the halves begin with where the
+ *                                                        offset is 1 << CPU_SHIFT_HALVES, so that it is gone in the
+ *                                                        end: two s32, the first lifted (CPU_LIFT)
  *   float       per input:                           x of each row, f32
  *
  * A group has 16 rows. What is left at the end is one group of up to 8 rows, or two of almost equal size. */
@@ -50,10 +53,21 @@ enum {
   CPU_X_SCALE = 32,
   CPU_X_SUM = 36,
   CPU_X_MINUS = 40,
-  CPU_X_MINUS_FIRST = 44,
-  CPU_X_MINUS_LAST = 48,
+  CPU_X_FROM_FIRST = 44,
+  CPU_X_FROM_LAST = 48,
+  CPU_SHIFT_HALVES = 5, /* of Q6_K */
+  CPU_LIFT_BITS = 0x4B400000,
   CPU_TASKS_PER_THREAD = 8
 };
+
+/* An integer sum that begins with the bits of CPU_LIFT in place of 0 has the bits of the float CPU_LIFT + sum, as long
+ * as its magnitude is below 2^22; a sum of products of a block is. So fma(scale, that, -(scale * CPU_LIFT)) is
+ * scale * sum, rounded once as the product is without, and no instruction converts. That holds where scale * CPU_LIFT
+ * is exact: where scale has 22 bits at most, and is no power of two as large as MXFP4 may have. */
+#define CPU_LIFT 12582912.0f /* 1.5 * 2^23 */
+
+/* Times this what lies at CPU_X_FROM_FIRST, less CPU_LIFT, and at CPU_X_FROM_LAST is minus the sum of that half. */
+#define CPU_FROM_PART 0.03125f /* 1 / (1 << CPU_SHIFT_HALVES) */
 
 /* A tile: y[r][0 .. n_cols) = one group of rows times n_panels consecutive panels, times scale. */
 typedef struct cpu_tile {
@@ -149,11 +163,21 @@ static inline void cpu_block_scale(float most, float *scale, float *inverse) {
 /* Writes what follows the codes of a row's block; `first` and `last` are the sums of the codes of its halves. */
 static inline void cpu_block_tail(uint8_t *to, float scale, int32_t first, int32_t last) {
   float sum = (float)(first + last);
-  int32_t minus[3] = {-(first + last), -first, -last};
+  int16_t minus[2] = {(int16_t)-first, (int16_t)-last};
+  int32_t from[2] = {CPU_LIFT_BITS - first * (1 << CPU_SHIFT_HALVES), -last * (1 << CPU_SHIFT_HALVES)};
   memcpy(to + CPU_X_SCALE, &scale, 4);
   memcpy(to + CPU_X_SUM, &sum, 4);
   memcpy(to + CPU_X_MINUS, minus, sizeof minus);
+  memcpy(to + CPU_X_FROM_FIRST, from, sizeof from);
 }
+
+/* Which of the sums at CPU_X_MINUS an instruction adds that multiplies two s16 side by side and adds the products: its
+ * factor is the part shifted by the offset's shift. */
+typedef enum cpu_part {
+  CPU_PART_FIRST = 1,
+  CPU_PART_LAST = 1 << 16,
+  CPU_PART_ALL = CPU_PART_FIRST | CPU_PART_LAST
+} cpu_part;
 
 /* Packs rows [first, first + n) into groups; first is a multiple of 16. Row r begins at x + r * x_stride. */
 typedef struct cpu_pack_rows {

@@ -146,7 +146,7 @@ INLINE __m256 load_e8m0(const uint8_t *at) {
 /* The scales of a block for half a panel. */
 typedef struct half_scales {
   __m256 scale[2]; /* SPLIT, PAIRS: of both halves of the inputs; others: the first */
-  __m256 least[2]; /* what is added to scale * code: LEAST the first; PAIRS */
+  __m256 least[2]; /* what is added to scale * code: LEAST the first; PAIRS both, times CPU_FROM_PART */
 } half_scales;
 
 /* The scales of a block in types without super-blocks. */
@@ -170,7 +170,7 @@ INLINE half_super load_super(const cpu_pack_info *info, const uint8_t *super, ui
   const uint8_t *d = super + 2 * LANES * half, *wide_d = super + 4 * LANES * half;
   return (half_super){
       .d = cpu_has_f32_d(info) ? _mm256_loadu_ps((const float *)(const void *)wide_d) : load_f16(d),
-      .minus = _mm256_sub_ps(_mm256_setzero_ps(), load_f16(d + 32)),
+      .minus = _mm256_mul_ps(_mm256_set1_ps(info->form == CPU_FORM_PAIRS ? -CPU_FROM_PART : -1.0f), load_f16(d + 32)),
   };
 }
 
@@ -204,10 +204,16 @@ INLINE float read_float(const uint8_t *at) {
   return f;
 }
 
-INLINE __m256i start_sum(const uint8_t *at, uint32_t shift) {
-  int32_t sum;
-  memcpy(&sum, at, sizeof sum);
-  return _mm256_slli_epi32(_mm256_set1_epi32(sum), (int)shift);
+INLINE int32_t read_int(const uint8_t *at) {
+  int32_t v;
+  memcpy(&v, at, sizeof v);
+  return v;
+}
+
+/* Minus the sum of that part of a row's codes, times 1 << shift, in all lanes. */
+INLINE __m256i minus_sum(const uint8_t *x, cpu_part part, uint32_t shift) {
+  __m256i sums = _mm256_set1_epi32(read_int(x + CPU_X_MINUS));
+  return _mm256_madd_epi16(sums, _mm256_set1_epi32((int32_t)part << shift));
 }
 
 INLINE bool is_halved(const cpu_pack_info *info) {
@@ -241,7 +247,7 @@ INLINE void find_dots(const cpu_pack_info *info, uint32_t N, const factors *f, c
                       int from, int n, dots *d) {
   const int fit = (int)pairs_that_fit(info);
   const bool has_offset = !lanes_has_least(info) && !is_signed(info);
-  const uint32_t minus = n == 8 ? CPU_X_MINUS : from == 0 ? CPU_X_MINUS_FIRST : CPU_X_MINUS_LAST;
+  const cpu_part part = n == 8 ? CPU_PART_ALL : from == 0 ? CPU_PART_FIRST : CPU_PART_LAST;
   __m256i pairs[4][2];
 #pragma GCC unroll 8
   for (int c = 0; c < n; c++) {
@@ -264,7 +270,7 @@ INLINE void find_dots(const cpu_pack_info *info, uint32_t N, const factors *f, c
       for (uint32_t half = 0; half < 2; half++) {
         __m256i sum = _mm256_madd_epi16(pairs[r][half], _mm256_set1_epi16(1));
         if (c < fit && has_offset)
-          sum = _mm256_add_epi32(start_sum(x + CPU_X_BYTES * r + minus, info->offset_shift), sum);
+          sum = _mm256_add_epi32(minus_sum(x + CPU_X_BYTES * r, part, info->offset_shift), sum);
         d->of[r][half] = c < fit ? sum : _mm256_add_epi32(d->of[r][half], sum);
       }
     }
@@ -291,8 +297,8 @@ INLINE void add_block(const cpu_pack_info *info, uint32_t N, const factors *f, c
   for (uint32_t r = 0; r < N; r++) {
     const uint8_t *at = x + CPU_X_BYTES * r;
     const __m256 x_scale = _mm256_set1_ps(read_float(at + CPU_X_SCALE));
-    const __m256 minus0 = _mm256_cvtepi32_ps(start_sum(at + CPU_X_MINUS_FIRST, 0));
-    const __m256 minus1 = _mm256_cvtepi32_ps(start_sum(at + CPU_X_MINUS_LAST, 0));
+    const __m256 minus0 = _mm256_sub_ps(_mm256_set1_ps(read_float(at + CPU_X_FROM_FIRST)), _mm256_set1_ps(CPU_LIFT));
+    const __m256 minus1 = _mm256_cvtepi32_ps(_mm256_set1_epi32(read_int(at + CPU_X_FROM_LAST)));
 #pragma GCC unroll 2
     for (uint32_t half = 0; half < 2; half++) {
       float *sum = sums[r] + LANES * half;

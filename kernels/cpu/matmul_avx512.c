@@ -116,21 +116,17 @@ INLINE __m512 load_e8m0(const uint8_t *at) {
 typedef struct weights {
   __m512i w[8];
   __m512 scale[2]; /* SPLIT, PAIRS: of both halves; others: the first */
-  __m512 least[2]; /* what is added to scale * code: LEAST the first; PAIRS */
-  __m512 minus_up; /* lifted products: -(scale[0] * LIFT) */
+  __m512 least[2]; /* what is added to scale * code: LEAST the first; PAIRS both, times CPU_FROM_PART */
+  __m512 minus_up; /* lifted sums: -(scale[0] * CPU_LIFT) */
 } weights;
 
-/* A dot product that begins with the bits of 1.5 * 2^23 in place of 0 has the bits of the float 1.5 * 2^23 + dot, since
- * its magnitude is below 2^22. So fma(scale, that, -(scale * 1.5 * 2^23)) is scale * dot, rounded once as the product
- * is without, and no instruction converts. That holds where scale * 1.5 * 2^23 is exact: where scale has 22 bits at
- * most, and is no power of two as large as MXFP4 may have. */
-#define LIFT 12582912.0f
+/* Whether scale * CPU_LIFT is exact. */
 INLINE bool is_lifted(const cpu_pack_info *info) {
   return !cpu_has_f32_d(info) && info->scale_bytes != 16;
 }
 
 INLINE __m512i begin_dot(bool lifted) {
-  return lifted ? _mm512_castps_si512(_mm512_set1_ps(LIFT)) : _mm512_setzero_si512();
+  return lifted ? _mm512_set1_epi32(CPU_LIFT_BITS) : _mm512_setzero_si512();
 }
 
 /* scale * dot, rounded once. */
@@ -152,18 +148,17 @@ INLINE __m512i dot4(__m512i dot, const __m512i w[4], const uint8_t *codes) {
   return dot;
 }
 
-/* A sum of codes, in all lanes. */
+/* What a sum begins with, in all lanes. */
 INLINE __m512i load_sum(const uint8_t *at) {
   int32_t sum;
   memcpy(&sum, at, 4);
   return _mm512_set1_epi32(sum);
 }
 
-/* `sum` and, in all lanes, a sum of at most 32 codes, which 16 bits hold, times 1 << shift. The instruction multiplies
- * halves of 16 bits: the lower one by 1 << shift, the upper one, which has the sign alone, by 0. */
-INLINE __m512i add_offset(__m512i sum, const uint8_t *at, unsigned shift) {
-  const __m512i factor = _mm512_set1_epi32(1 << shift);
-  __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(factor), "m"(*(const four_codes *)at));
+/* `sum` less, in all lanes, the sum of that part of a row's codes times 1 << shift. */
+INLINE __m512i take_offset(__m512i sum, const uint8_t *x, cpu_part part, unsigned shift) {
+  const __m512i factor = _mm512_set1_epi32((int32_t)part << shift);
+  __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(factor), "m"(*(const four_codes *)(x + CPU_X_MINUS)));
   return sum;
 }
 
@@ -176,13 +171,19 @@ INLINE float load_float(const uint8_t *at) {
 INLINE __m512 add_halves(const cpu_pack_info *info, unsigned shift, const weights *k, const uint8_t *x) {
   const bool split = info->form == CPU_FORM_SPLIT, lifted = is_lifted(info);
   __m512i dot0 = begin_dot(lifted), dot1 = _mm512_setzero_si512();
-  if (split) dot0 = add_offset(dot0, x + CPU_X_MINUS_FIRST, shift);
-  if (split) dot1 = add_offset(dot1, x + CPU_X_MINUS_LAST, shift);
+  if (split && lifted && shift == CPU_SHIFT_HALVES) {
+    dot0 = load_sum(x + CPU_X_FROM_FIRST);
+    dot1 = load_sum(x + CPU_X_FROM_LAST);
+  } else if (split) {
+    dot0 = take_offset(dot0, x, CPU_PART_FIRST, shift);
+    dot1 = take_offset(dot1, x, CPU_PART_LAST, shift);
+  }
   __m512 t = scale_dot(lifted, k, dot4(dot0, k->w, x));
   t = _mm512_fmadd_ps(k->scale[1], _mm512_cvtepi32_ps(dot4(dot1, k->w + 4, x + 16)), t);
   if (split) return t;
-  t = _mm512_fnmadd_ps(k->least[0], _mm512_cvtepi32_ps(load_sum(x + CPU_X_MINUS_FIRST)), t);
-  return _mm512_fnmadd_ps(k->least[1], _mm512_cvtepi32_ps(load_sum(x + CPU_X_MINUS_LAST)), t);
+  const __m512 first = _mm512_sub_ps(_mm512_set1_ps(load_float(x + CPU_X_FROM_FIRST)), _mm512_set1_ps(CPU_LIFT));
+  t = _mm512_fnmadd_ps(k->least[0], first, t);
+  return _mm512_fnmadd_ps(k->least[1], _mm512_cvtepi32_ps(load_sum(x + CPU_X_FROM_LAST)), t);
 }
 
 INLINE __m512 add_block(const cpu_pack_info *info, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
@@ -191,7 +192,7 @@ INLINE __m512 add_block(const cpu_pack_info *info, unsigned shift, const weights
     t = add_halves(info, shift, k, x);
   } else {
     __m512i dot = begin_dot(is_lifted(info));
-    if (info->form == CPU_FORM_OFFSET) dot = add_offset(dot, x + CPU_X_MINUS, shift);
+    if (info->form == CPU_FORM_OFFSET) dot = take_offset(dot, x, CPU_PART_ALL, shift);
     t = scale_dot(is_lifted(info), k, dot4(dot4(dot, k->w, x), k->w + 4, x + 16));
     if (info->form == CPU_FORM_LEAST) t = _mm512_fmadd_ps(k->least[0], _mm512_set1_ps(load_float(x + CPU_X_SUM)), t);
   }
@@ -244,7 +245,7 @@ INLINE void small_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, 
       load_codes(info->bits, at, k.w);
       if (info->values != NULL) look_up(tile->info->values, k.w);
       load_small_scales(info, scales, &k);
-      k.minus_up = _mm512_mul_ps(k.scale[0], _mm512_set1_ps(-LIFT));
+      k.minus_up = _mm512_mul_ps(k.scale[0], _mm512_set1_ps(-CPU_LIFT));
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) acc[r] = add_block(info, shift, &k, x + CPU_X_BYTES * r, acc[r]);
       scales += info->scale_bytes;
@@ -282,7 +283,8 @@ INLINE void super_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, 
   for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
   for (uint32_t s = 0; s < tile->n_in / 256; s++) {
     const __m512 d = cpu_has_f32_d(info) ? _mm512_loadu_ps(super) : load_f16(super);
-    const __m512 minus_least = _mm512_sub_ps(_mm512_setzero_ps(), load_f16(super + 32));
+    const float part = info->form == CPU_FORM_PAIRS ? -CPU_FROM_PART : -1.0f;
+    const __m512 minus_least = _mm512_mul_ps(_mm512_set1_ps(part), load_f16(super + 32));
     const uint8_t *quants = super + 320;
     for (uint32_t j = 0; j < 8; j++) {
       weights k;
@@ -290,7 +292,7 @@ INLINE void super_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, 
       load_codes(info->bits, quants, k.w);
       if (info->values != NULL) look_up(tile->info->values, k.w);
       load_super_scales(info->form, super, j, d, minus_least, &k);
-      k.minus_up = _mm512_mul_ps(k.scale[0], _mm512_set1_ps(-LIFT));
+      k.minus_up = _mm512_mul_ps(k.scale[0], _mm512_set1_ps(-CPU_LIFT));
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) acc[r] = add_block(info, shift, &k, x + CPU_X_BYTES * r, acc[r]);
       quants += info->quant_bytes;

@@ -44,21 +44,16 @@ static float read_float(const uint8_t *at) {
   return f;
 }
 
-static int32_t read_int(const uint8_t *at) {
-  int32_t v;
-  memcpy(&v, at, sizeof v);
-  return v;
-}
-
 /* Adds a block to the sums of one row: acc[o] for output o. */
 static void add_block(const cpu_pack_info *info, const lanes_block *block, const lanes_u w[8], const uint8_t *x,
                       float acc[CPU_PANEL]) {
   const float x_scale = read_float(x + CPU_X_SCALE), x_sum = read_float(x + CPU_X_SUM);
   const int32_t offset = 1 << info->offset_shift;
   bool pairs = info->form == CPU_FORM_PAIRS, split = info->form == CPU_FORM_SPLIT || pairs;
-  const int32_t minus[2] = {read_int(x + CPU_X_MINUS_FIRST), read_int(x + CPU_X_MINUS_LAST)};
+  int16_t minus[2];
   int32_t start0 = 0, start1 = 0, dot0[CPU_PANEL], dot1[CPU_PANEL];
-  if (info->form == CPU_FORM_OFFSET) start0 = read_int(x + CPU_X_MINUS) * offset;
+  memcpy(minus, x + CPU_X_MINUS, sizeof minus);
+  if (info->form == CPU_FORM_OFFSET) start0 = (minus[0] + minus[1]) * offset;
   if (info->form == CPU_FORM_SPLIT) {
     start0 = minus[0] * offset;
     start1 = minus[1] * offset;
