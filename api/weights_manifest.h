@@ -20,7 +20,7 @@
 #include "base/text.h"
 #include "model/shelf.h"
 
-enum { WEIGHTS_MANIFEST_FORM = 2, WEIGHTS_PIECES_MAX = 1 << 16, WEIGHTS_MANIFEST_BYTES = 64 << 20 };
+enum { WEIGHTS_MANIFEST_FORM = 3, WEIGHTS_PIECES_MAX = 1 << 16, WEIGHTS_MANIFEST_BYTES = 64 << 20 };
 enum { WEIGHTS_WORD = 128 };
 
 /* How products with a type of weights are computed (weft_kernels.numerics). */

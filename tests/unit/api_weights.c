@@ -100,8 +100,8 @@ typedef struct lie {
 } lie;
 
 static const lie lies[] = {
-    {"{\"weft_weights\":2", "{\"weft_weights\":1", "its form is number 1, and this version of weft reads number 2"},
-    {"{\"weft_weights\":2,", "{", "weft_weights"},
+    {"{\"weft_weights\":3", "{\"weft_weights\":1", "its form is number 1, and this version of weft reads number 3"},
+    {"{\"weft_weights\":3,", "{", "weft_weights"},
     {"\"pid\":7", "\"pid\":0", "pid"},
     {"\"pid\":7", "\"pid\":-7", "pid"},
     {"\"pid\":7", "\"pid\":7,\"more\":1", "members beside those of its form"},

@@ -28,19 +28,15 @@ __device__ __forceinline__ void make_dequant_factors<WEFT_TYPE_MXFP4>(const lane
   }
 }
 
-/* A product of a code's four bits copies them to where a bf16 has its sign and to its lowest bits of exponent and
- * highest bit of mantissa. */
 template <>
 __device__ __forceinline__ void dequantise_values<WEFT_TYPE_MXFP4>(const lane_codes<WEFT_TYPE_MXFP4> &in,
                                                                    const dequant_factors &f, int i, int r,
                                                                    uint32_t (&out)[4]) {
   const uint32_t word = word_of(in.code[r], i);
+  const uint32_t fourths = mx_fourths(word_of(in.code[r], i / 2 * 2), word_of(in.code[r], i / 2 * 2 + 1));
 #pragma unroll
-  for (int p = 0; p < 4; p++) {
-    const uint32_t code = (p < 2 ? word : word >> 8) & (p % 2 == 0 ? 0x000F000Fu : 0x00F000F0u);
-    const uint32_t bits = code * (p % 2 == 0 ? 0x1040u : 0x104u) & 0x81C081C0u;
-    out[p] = of_bf162(__hmul2(as_bf162(bits), as_bf162(f.of[r][0])));
-  }
+  for (int p = 0; p < 4; p++)
+    out[p] = of_bf162(__hmul2(as_bf162(mx_bits_of(word, fourths, i % 2 != 0, p)), as_bf162(f.of[r][0])));
 }
 
 #endif

@@ -293,7 +293,12 @@ static __device__ __forceinline__ void transposed_operands(const transposed_code
   constexpr int bits = packed_bits(T);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    uint32_t looked_up[4];
+    uint32_t looked_up[4], fourths = 0;
+    const bool is_second = threadIdx.x / 8 % 2 != 0; /* of two words of MXFP4; the lane eight away has the other one */
+    if constexpr (T == WEFT_TYPE_MXFP4) {
+      const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, in.code[h], 8);
+      fourths = is_second ? mx_fourths(other, in.code[h]) : mx_fourths(in.code[h], other);
+    }
     if constexpr (packed_has_table(T)) look_up(values, in.code[h], looked_up);
     uint32_t low = bits == 4 ? of_half2(__hmul2(as_half2(f.scale[h]), as_half2(0x2C002C00u))) : 0;
 #pragma unroll
@@ -305,7 +310,7 @@ static __device__ __forceinline__ void transposed_operands(const transposed_code
         to = dequantise_pair(__byte_perm(in.code[p / 2 * 2 + h] ^ 0x80808080u, 0, p % 2 == 0 ? 0x4240 : 0x4341),
                              f.scale[h], f.zero_point[h]);
       } else if constexpr (T == WEFT_TYPE_MXFP4) {
-        to = mx_pair(in.code[h] >> (4 * p) & 0x000F000Fu, f.scale[h]);
+        to = mx_pair(mx_bits_of(in.code[h], fourths, is_second, p), f.scale[h]);
       } else if constexpr (packed_has_table(T)) {
         to = dequantise_pair(looked_up[p], f.scale[h], f.zero_point[h]);
       } else {

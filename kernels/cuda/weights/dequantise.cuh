@@ -278,11 +278,21 @@ static __device__ __forceinline__ void make_dequant_factors(const lane_scales<T>
 
 /* ---- values --------------------------------------------------------------------------------------------- */
 
-/* Two codes of MXFP4 (e2m1: a sign, two bits of exponent, one of mantissa), in the low four bits of each half, as bf16
- * values times their scale. The bits of a code become those of a bf16, whose exponent is then too small by 126. Both
- * products are exact. */
-static __device__ __forceinline__ uint32_t mx_pair(uint32_t code, uint32_t scale) {
-  uint32_t bits = (code & 0x00070007u) << 6 | (code & 0x00080008u) << 12;
+/* Both fourth pairs of two words of MXFP4 (mx_place): that of the first word as a bf16 has it, that of the second three
+ * bits lower. */
+static __device__ __forceinline__ uint32_t mx_fourths(uint32_t first, uint32_t second) {
+  return (first >> 6 & 0x01B001B0u) | (second << 1 & 0x90009000u) | (second >> 7 & 0x00480048u);
+}
+
+/* Pair p of a word of MXFP4 (e2m1: a sign, two bits of exponent, one of mantissa) as the bits of two bf16, whose
+ * exponents are too small by 126. fourths: mx_fourths; is_second: the word is the second one. */
+static __device__ __forceinline__ uint32_t mx_bits_of(uint32_t word, uint32_t fourths, bool is_second, int p) {
+  const uint32_t from = p < 3 ? word << (3 * p) : is_second ? fourths << 3 : fourths;
+  return from & 0x81C081C0u;
+}
+
+/* Such a pair as bf16 values times their scale. Both products are exact. */
+static __device__ __forceinline__ uint32_t mx_pair(uint32_t bits, uint32_t scale) {
   __nv_bfloat162 scaled = __hmul2(as_bf162(bits), as_bf162(0x7E807E80u)); /* 2^126 */
   return of_bf162(__hmul2(scaled, as_bf162(scale)));
 }
@@ -347,8 +357,9 @@ static __device__ __forceinline__ void dequantise_values(const lane_codes<T> &in
   }
   uint32_t word = word_of(in.code[r], i);
   if (T == WEFT_TYPE_MXFP4) {
+    const uint32_t fourths = mx_fourths(word_of(in.code[r], i / 2 * 2), word_of(in.code[r], i / 2 * 2 + 1));
 #pragma unroll
-    for (int p = 0; p < 4; p++) out[p] = mx_pair(word >> (4 * p) & 0x000F000Fu, factors);
+    for (int p = 0; p < 4; p++) out[p] = mx_pair(mx_bits_of(word, fourths, i % 2 != 0, p), factors);
     return;
   }
   if (packed_has_table(T)) {

@@ -121,6 +121,17 @@ static __device__ uint32_t pack_third(const pack_args &a, uint64_t tile, uint32_
   return word;
 }
 
+/* One of two words of MXFP4 (mx_place), whose first element is k of the row. */
+static __device__ uint32_t pack_mx(const pack_args &a, const uint8_t *row, uint32_t k, uint32_t second) {
+  uint64_t both = 0;
+  for (uint32_t e = 0; e < 16; e++) {
+    const mx_bits at = mx_place(e);
+    const uint64_t code = file_code(a, row, k + e);
+    both |= (code >> 3 & 1) << at.sign | (code >> 1 & 3) << (at.exponent - 1) | (code & 1) << at.mantissa;
+  }
+  return (uint32_t)(both >> (32 * second));
+}
+
 /* The word at byte `at` of the codes of 128 inputs that begin at k0. */
 static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
   uint32_t bits = packed_bits(a.type), h, lane, e, n = 32 / bits, word = 0;
@@ -136,6 +147,7 @@ static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_
   }
   const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
   uint32_t k = k0 + (tail ? 16 : 32) * (lane % 4) + e;
+  if (a.type == WEFT_TYPE_MXFP4) return pack_mx(a, row, k - e % 16, e / 8 % 2);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t code = file_code(a, row, k + i) & (bits == 16 ? 0xFFFFu : (1u << bits) - 1u);
     word |= code << (bits == 4 ? nibble_place(i) : i * bits);

@@ -51,6 +51,14 @@ static __device__ __forceinline__ uint32_t short_at(const uint8_t *p) {
   return *(const uint16_t *)(const void *)p;
 }
 
+/* MXFP4: the code of element e < 16 of two words. */
+static __device__ __forceinline__ uint32_t mx_code(const uint8_t *words, uint32_t e) {
+  const mx_bits at = mx_place(e);
+  const uint64_t both = (uint64_t)word_at(words + 4) << 32 | word_at(words);
+  return (uint32_t)(both >> at.sign & 1) << 3 | (uint32_t)(both >> (at.exponent - 1) & 3) << 1 |
+         (uint32_t)(both >> at.mantissa & 1);
+}
+
 /* The whole code with its high bits: 2, 3, 4, 5, 6, 8 or 16 bits. */
 static __device__ __forceinline__ uint32_t element_code(int type, const element_place &p) {
   uint32_t lane = p.g * 4 + p.c, h = p.half_row, e = p.e;
@@ -63,6 +71,7 @@ static __device__ __forceinline__ uint32_t element_code(int type, const element_
     return two | (word_at(p.high + lane * 8 + h * 4) >> (place + e / 8) & 1u) << 2;
   }
   uint32_t at = p.tail ? h * 256 + lane * 8 : h * 512 + lane * 16;
+  if (type == WEFT_TYPE_MXFP4) return mx_code(p.codes + at + e / 16 * 8, e % 16);
   uint32_t code = word_at(p.codes + at + e / 8 * 4) >> (e % 8 / 2 * 4 + e % 2 * 16) & 15u;
   if (type == WEFT_TYPE_Q6_K) {
     uint32_t word = word_at(p.high + lane * 16 + h * 8 + e / 16 * 4);

@@ -24,6 +24,8 @@
  *               8 bits  [q < 2][row half][lane][16 elements]
  *               4 bits  [row half][lane][32 elements]; of the 8 elements of a word, 2 p is at bit 4 p and 2 p + 1 at
  *                       bit 16 + 4 p
+ *               MXFP4   the same words, with bits in other places (mx_place), so that fewer instructions make
+ *                       operands of them
  *               2 bits  [row half][lane][2 words]: two words of 4 bits in one, of which the first has the low and the
  *                       second the high two bits of each four; so a mask makes words of 4 bits of them
  *   high bits  1 bit    [lane][row half][32 bits]: element 2 p at bit p, 2 p + 1 at bit 16 + p (tail: 8 + p)
@@ -190,6 +192,24 @@ __host__ __device__ inline packed_dims packed_dims_of(int type, uint32_t n_in, u
   dims.tile_bytes = n_whole * packed_unit_bytes(f) + dims.is_tail * (packed_unit_bytes(f) / 2);
   dims.n_tiles = (n_out + 15) / 16;
   return dims;
+}
+
+/* MXFP4: where the bits of element e < 16 of two words lie, which are words 2 q and 2 q + 1 of a lane's: the sign, both
+ * bits of the exponent (the higher one is at exponent), the mantissa. Both elements of a pair, 2 p and 2 p + 1, have
+ * the same places in the lower and the upper half of a word.
+ *
+ * The first three pairs of a word lie as a bf16 has them, but 3 p bits lower: sign at bit 15, exponent and mantissa at
+ * bits 8, 7 and 6. What these leave, bits 14, 13, 11 and 10 of both words, has the fourth pairs of both: exponents in
+ * the first word, six bits too high; in the second word signs, one bit too low, and mantissas, seven too high. Moved to
+ * its place, that of the second word is three bits lower than a bf16 has it. */
+typedef struct mx_bits {
+  uint32_t sign, exponent, mantissa; /* 32 and more: in the second word */
+} mx_bits;
+
+__host__ __device__ constexpr mx_bits mx_place(uint32_t e) {
+  uint32_t word = e / 8 * 32, p = e % 8 / 2, half = e % 2 * 16, second = e / 8;
+  if (p < 3) return {word + half + 15 - 3 * p, word + half + 8 - 3 * p, word + half + 6 - 3 * p};
+  return {32 + half + 14 - 3 * second, half + 14 - 3 * second, 32 + half + 13 - 3 * second};
 }
 
 /* Where 128 inputs of a row tile lie. half: which half of a super-block they are. */
