@@ -360,6 +360,8 @@ static void test_many_items(void **state) {
   static const experts_case many[] = {
       {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH, 0},
       {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH, 0},
+      {"many items of MXFP4", WEFT_TYPE_MXFP4, WEFT_TYPE_NONE, WEFT_TYPE_MXFP4, 64, 8, 256, 704, WEFT_CLAMPED_SILU,
+       BIASES},
       {"gate and up apart", WEFT_TYPE_Q5_K, WEFT_TYPE_Q5_K, WEFT_TYPE_F16, 9, 4, 256, 88, WEFT_SILU, SCALES},
       {"a stack of 6 bits", WEFT_TYPE_Q6_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 9, 4, 512, 96, WEFT_SILU, SCALES},
       {"64 inputs behind the last 128", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 9, 4, 192, 96, WEFT_SILU,

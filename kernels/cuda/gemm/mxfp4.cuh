@@ -33,7 +33,8 @@ __device__ __forceinline__ void dequantise_values<WEFT_TYPE_MXFP4>(const lane_co
                                                                    const dequant_factors &f, int i, int r,
                                                                    uint32_t (&out)[4]) {
   const uint32_t word = word_of(in.code[r], i);
-  const uint32_t fourths = mx_fourths(word_of(in.code[r], i / 2 * 2), word_of(in.code[r], i / 2 * 2 + 1));
+  uint32_t fourths = mx_fourths(word_of(in.code[r], i / 2 * 2), word_of(in.code[r], i / 2 * 2 + 1));
+  asm("" : "+r"(fourths)); /* else the compiler makes the bits of each pair apart, with more instructions */
 #pragma unroll
   for (int p = 0; p < 4; p++)
     out[p] = of_bf162(__hmul2(as_bf162(mx_bits_of(word, fourths, i % 2 != 0, p)), as_bf162(f.of[r][0])));

@@ -10,7 +10,7 @@
  *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places. With biases, a
  *             clamped gate or F32 weights of down a kernel between the two makes the gated product (gate_pairs_kernel)
  *   down      the results are [place][n_in], f32, or bf16 in W8A8, and y[row] adds those of its ranks (combine.cu)
- *   some rows in MXFP4: experts_stream.cu makes both products, with gate and biases between them
+ *   some rows in MXFP4, from two on: experts_stream.cu makes both products, with gate and biases between them
  *   few rows  are not permuted. A GEMV takes each expert once and leaves act(g) * u of every pair (gate_up_gemv.cu).
  *             Then one kernel makes the products with down and the sum over ranks (down_gemv.cu); both with prologues
  *   shared    the two products of the shared MLP come before, or are part of the GEMV kernels
@@ -636,11 +636,13 @@ static weft_status run_grouped(cuda_device *d, const weft_experts_args *args, co
 
 static weft_status run_experts(weft_device *device, const weft_experts_args *args) {
   experts_plan p = plan_of(args, args->scratch);
-  if (takes_gemv(args, &p)) {
+  const bool few = takes_gemv(args, &p);
+  p.streamed = cuda_of(device)->set->experts_stream != NULL && experts_stream_takes(args, p.list[0].rows) &&
+               (!few || args->n_rows > 1);
+  if (few && !p.streamed) {
     weft_status status = gemv_gate_up(device, args, &p);
     return status == WEFT_OK ? gemv_down(device, args, &p) : status;
   }
-  p.streamed = cuda_of(device)->set->experts_stream != NULL && experts_stream_takes(args, p.list[0].rows);
   weft_status status = WEFT_OK;
   if (args->shared.gate != NULL) {
     weft_matmul_args in = parts_shared_in(args), out = parts_shared_out(args);

@@ -3,31 +3,34 @@
  * and each number is multiplied by a few rows, so what counts is how few instructions a number takes and that copies
  * never stop.
  *
- * A warp has items of its own: a row tile of one job, of gate and up together the same one of both. It streams the
- * packed weights of its items, one after another, through a ring of stages of its own, as the warps of a GEMV do, so no
- * warp waits for another. Products are those of mma.sync, 16 outputs by 8 rows. A block has neighbouring items, which
- * read the same rows; these come from memory by way of the first cache.
+ * A group is as many row tiles of one job as a block has warps that multiply; of gate and up together each of these has
+ * the same row tile of both. One lane of one more warp copies: a stage has 128 inputs (a unit) of all row tiles of the
+ * group and of the job's rows, and the warps go through the stages side by side, so that rows come to a multiprocessor
+ * once for all of them. Products are those of mma.sync, 16 outputs by 8 rows. Jobs with many rows come first in their
+ * list, and a block takes every gridDim'th group, so blocks end at about the same time.
  *
  * Where gate and up are multiplied the warp has both numbers of act(g) * u, adds their biases, gates them and stores
  * them as rows of down. MXFP4 is multiplied in bf16, so rows need no scaling and no search for their maximum.
  *
- * Law: sums have the order of gemm.h. A stage is copied to again when all lanes have used what they read of it. */
+ * Law: sums have the order of gemm.h. A stage is copied to again when all warps have used what they read of it. */
 #include "kernels/cuda/moe/experts_stream.h"
 
 #include "kernels/cuda/gemm/gemv.cuh"
 #include "kernels/cuda/gemm/mxfp4.cuh"
 #include "kernels/cuda/moe/limited_gate.cuh"
 
-enum { STREAM_WARPS = 16, STREAM_THREADS = 32 * STREAM_WARPS };
+enum {
+  STREAM_UNIT_BYTES = packed_unit_bytes(packed_shape_of(WEFT_TYPE_MXFP4)), /* 128 inputs of a row tile */
+  STREAM_ROWS_BYTES = 2048,                                                /* 128 inputs of eight rows */
+  STREAM_SHARED_BYTES = 226 << 10
+};
 
-/* An item's row tiles, and a stage, which holds some units of 128 inputs of each. */
+/* A block: warps that multiply, the row tiles of each, and what a stage holds. */
 template <bool GATED>
 struct stream_shape {
-  static constexpr int type = WEFT_TYPE_MXFP4;
-  static constexpr uint32_t tiles = GATED ? 2 : 1, units = 4 / tiles, stages = 2;
-  static constexpr uint32_t unit = packed_unit_bytes(packed_shape_of(type)), piece = units * unit,
-                            stage = tiles * piece;
-  static constexpr uint32_t bytes = STREAM_WARPS * stages * stage;
+  static constexpr uint32_t tiles = GATED ? 2 : 1, warps = GATED ? 15 : 23, threads = 32 * (warps + 1);
+  static constexpr uint32_t rows_at = tiles * warps * STREAM_UNIT_BYTES,
+                            stage = rows_at + STREAM_ROWS / 8 * STREAM_ROWS_BYTES, stages = STREAM_SHARED_BYTES / stage;
 };
 
 /* What a product with gate and up leaves: act(g) * u of every place as the prologue of down would leave it, in the GEMV
@@ -43,42 +46,130 @@ typedef struct stream_args {
   stream_gate gate;
 } stream_args;
 
-/* Row tiles of a job, of the gate or of up. */
-static __device__ __forceinline__ uint32_t groups_of(const gemm_args &a) {
-  return (a.weight[0].n_out + 15) / 16;
+/* The stages of a block, which all its warps go through in turn. */
+typedef struct stream_ring {
+  uint32_t memory;         /* address of the first stage */
+  uint64_t *filled, *read; /* barriers of each stage */
+  uint32_t at, phase;
+} stream_ring;
+
+template <class S>
+static __device__ __forceinline__ void next_stage(stream_ring &ring) {
+  if (++ring.at == S::stages) ring.at = 0, ring.phase ^= 1;
 }
 
-/* What a warp copies next: byte `at` of the row tiles of item `ahead`, if that is before `end`. */
+/* A group: row tiles of a job from `first` on. */
+typedef struct stream_group {
+  gemm_job job;
+  uint32_t first;
+} stream_group;
+
+/* How the call is cut: each of n groups has up to `size` row tiles (of gate and of up), a job has per_job of them. */
+typedef struct stream_cut {
+  uint32_t n_tiles, size, per_job, n;
+} stream_cut;
+
+/* For a whole warp. The size is that with which rounds of all blocks take the shortest: as long as their largest group
+ * and some four tiles more. A lane tries one. */
 template <class S>
-struct stream_source {
+static __device__ __forceinline__ stream_cut cut_of(const gemm_args &a) {
+  const uint32_t n_tiles = (a.weight[0].n_out + 15) / 16, n_jobs = __ldcg(a.n_jobs), lane = threadIdx.x % 32,
+                 mine = S::warps - min(lane, S::warps - 1), groups = (n_tiles + mine - 1) / mine * n_jobs,
+                 time = (groups + gridDim.x - 1) / gridDim.x * (mine + 4);
+  const uint32_t size = S::warps - (__reduce_min_sync(0xFFFFFFFFu, time << 5 | lane) & 31u),
+                 per_job = (n_tiles + size - 1) / size;
+  return {n_tiles, size, per_job, per_job * n_jobs};
+}
+
+static __device__ __forceinline__ stream_group group_at(const gemm_args &a, const stream_cut &cut, uint32_t group) {
+  const uint32_t job = group / cut.per_job;
+  const gemm_job *of = a.jobs + job;
+  return {{__ldcg(&of->matrix), __ldcg(&of->first), __ldcg(&of->n)}, (group - job * cut.per_job) * cut.size};
+}
+
+/* What is copied next: a unit of a group, to the ring's stage. */
+template <class S>
+struct stream_copies {
   const gemm_args &a;
-  uint32_t ahead, end, at;
-  const uint8_t *from[S::tiles];
+  const stream_cut &cut;
+  stream_ring ring;
+  uint32_t group, unit, n_tiles, n_eights;
+  const uint8_t *weights[S::tiles], *rows;
 
   __device__ __forceinline__ void seek() {
-    at = 0;
-    if (ahead >= end) return;
-    uint32_t n_groups = groups_of(a), job = ahead / n_groups;
-    uint32_t matrix = __ldcg(&a.jobs[job].matrix), tile = ahead - job * n_groups;
+    unit = 0;
+    if (is_done()) return;
+    const stream_group of = group_at(a, cut, group);
+    n_tiles = min(cut.size, cut.n_tiles - of.first), n_eights = (of.job.n + 7) / 8;
 #pragma unroll
     for (uint32_t m = 0; m < S::tiles; m++)
-      from[m] = a.weight[m].data + PACKED_HEADER_BYTES + ((uint64_t)matrix * a.weight[m].n_tiles + tile) * a.tile_bytes;
+      weights[m] = a.weight[m].data + PACKED_HEADER_BYTES +
+                   ((uint64_t)of.job.matrix * a.weight[m].n_tiles + of.first) * a.tile_bytes;
+    rows = (const uint8_t *)a.x + (uint64_t)(of.job.first / 8) * a.n_units * STREAM_ROWS_BYTES;
   }
-  __device__ __forceinline__ void issue(gemv_ring &ring, uint32_t stage) {
-    if (ahead >= end) return;
-    uint32_t n_bytes = min(S::piece, a.tile_bytes - at);
-    if (threadIdx.x % 32 == 0) {
-      mbarrier_expect(&ring.filled[stage], S::tiles * n_bytes);
+  __device__ __forceinline__ bool is_done() const {
+    return group >= cut.n;
+  }
+  /* Of `bytes` for 128 inputs, those that the unit has. */
+  __device__ __forceinline__ uint32_t bytes_of(uint32_t bytes) const {
+    return is_tail_unit(a, unit) ? bytes / 2 : bytes;
+  }
+  /* Announces all that comes to the stage, and copies weights. */
+  __device__ __forceinline__ void copy_weights(uint8_t *memory) const {
+    const uint32_t n_bytes = bytes_of(STREAM_UNIT_BYTES);
+    mbarrier_expect(&ring.filled[ring.at], S::tiles * n_tiles * n_bytes + n_eights * bytes_of(STREAM_ROWS_BYTES));
 #pragma unroll
-      for (uint32_t m = 0; m < S::tiles; m++)
-        bulk_copy_streamed(ring.memory + stage * S::stage + m * S::piece, from[m] + at, n_bytes, &ring.filled[stage]);
+    for (uint32_t m = 0; m < S::tiles; m++) {
+      uint8_t *to = memory + ring.at * S::stage + m * S::warps * STREAM_UNIT_BYTES;
+      const uint8_t *from = weights[m] + unit * STREAM_UNIT_BYTES;
+#pragma unroll 1 /* ptxas 13.0 gives a wrong address, whose upper half is 0, to what is left over of an unrolled loop */
+      for (uint32_t t = 0; t < n_tiles; t++, to += STREAM_UNIT_BYTES, from += a.tile_bytes)
+        bulk_copy_streamed(to, from, n_bytes, &ring.filled[ring.at]);
     }
-    at += n_bytes;
-    if (at < a.tile_bytes) return;
-    ahead += STREAM_WARPS;
+  }
+  __device__ __forceinline__ void copy_rows(uint8_t *memory) const {
+    uint8_t *to = memory + ring.at * S::stage + S::rows_at;
+    const uint8_t *from = rows + (uint64_t)unit * STREAM_ROWS_BYTES;
+#pragma unroll 1
+    for (uint32_t n = 0; n < n_eights; n++, to += STREAM_ROWS_BYTES, from += (uint64_t)a.n_units * STREAM_ROWS_BYTES)
+      bulk_copy(to, from, bytes_of(STREAM_ROWS_BYTES), &ring.filled[ring.at]);
+  }
+  __device__ __forceinline__ void next() {
+    next_stage<S>(ring);
+    if (++unit < a.n_units) return;
+    group += gridDim.x;
     seek();
   }
 };
+
+/* True for one lane of a whole warp. In what this guards the assembler knows that one lane runs, and issues a bulk copy
+ * in a fifth of the time that it takes behind a comparison of lanes, where each is a loop over those that run. */
+static __device__ __forceinline__ bool elect_lane(void) {
+  uint32_t is;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
+  return is != 0;
+}
+
+/* Copies all units of the block's groups. Weights of the first stages come before rows are there. */
+template <class S>
+static __device__ __forceinline__ void copy_groups(const gemm_args &a, const stream_cut &cut, const stream_ring &ring,
+                                                   uint8_t *memory) {
+  stream_copies<S> copies = {a, cut, ring, blockIdx.x, 0, 0, 0, {}, NULL};
+  copies.seek();
+  stream_copies<S> rows = copies;
+  uint32_t n = 0;
+#pragma unroll 1
+  for (; n < S::stages && !copies.is_done(); n++, copies.next()) copies.copy_weights(memory);
+  if (a.raw.is_there) wait_for_prior_grids();
+#pragma unroll 1
+  for (; n > 0; n--, rows.next()) rows.copy_rows(memory);
+#pragma unroll 1
+  for (; !copies.is_done(); copies.next()) {
+    mbarrier_wait(&ring.read[copies.ring.at], copies.ring.phase ^ 1);
+    copies.copy_weights(memory);
+    copies.copy_rows(memory);
+  }
+}
 
 /* How the stored scales of a weight become those that codes are multiplied by (mxfp4.cuh). add: prescale + 126, twice.
  * has_nan: some scales are no numbers, which placing has noted where other types have a zero point. */
@@ -100,92 +191,108 @@ static __device__ __forceinline__ void make_stream_factors(uint32_t exponents, c
   uint32_t pair = __viaddmax_s16x2(__byte_perm(exponents, 0, 0x4140), of.add, 0) << 7;
   out.of[0][0] = __byte_perm(pair, 0, 0x1010);
   out.of[1][0] = __byte_perm(pair, 0, 0x3232);
-  if (!of.has_nan) return;
-  __syncwarp(); /* so that this is a branch, and no selections for all others */
+}
+
+/* A scale that is no number stays none. */
+static __device__ __forceinline__ void keep_nan(uint32_t exponents, dequant_factors &out) {
   if ((exponents & 0xFFu) == 0xFFu) out.of[0][0] = 0x7FC07FC0u;
   if (exponents >> 8 == 0xFFu) out.of[1][0] = 0x7FC07FC0u;
 }
 
-/* The lane's share of 8 N rows for a unit. ahead: there are registers for all of it, so it is loaded a unit ahead. */
-template <int N>
-struct stream_rows {
-  static constexpr bool ahead = N <= 2;
-  uint4 of[4][N];
+static __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+  return v;
+}
+static __device__ __forceinline__ uint4 load_shared_8(uint32_t address) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+  return v;
+}
+static __device__ __forceinline__ uint32_t load_shared_2(uint32_t address) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+  return v;
+}
 
-  __device__ __forceinline__ void load(const gemm_args &a, const uint8_t *x, int i) {
-#pragma unroll
-    for (int n = 0; n < N; n++) of[i][n] = *(const uint4 *)(const void *)(x + (uint64_t)n * a.n_units * 2048 + i * 512);
-  }
-};
-
-/* sums += products of a unit of the tiles, which begins at `from`, with rows, which are then those of the next unit:
- * at x, if it exists (is_next). */
+/* sums += products of the warp's row tiles with 8 N rows. own: address of its first row tile in the stage; rows: of the
+ * lane's numbers. */
 template <int N, class S, bool TAIL>
-static __device__ __forceinline__ void multiply_unit(const gemm_args &a, const uint8_t *from, const uint8_t *x,
-                                                     bool is_next, const stream_scaling (&of)[S::tiles],
-                                                     stream_rows<N> &rows, float (&sum)[S::tiles][N][4]) {
-  constexpr int T = S::type;
+static __device__ __forceinline__ void multiply_unit(uint32_t own, uint32_t rows, const stream_scaling (&of)[S::tiles],
+                                                     float (&sum)[S::tiles][N][4]) {
+  constexpr int T = WEFT_TYPE_MXFP4;
+  const uint32_t lane = threadIdx.x % 32;
   lane_codes<T> codes[S::tiles];
   dequant_factors factors[S::tiles];
+  uint32_t exponents[S::tiles];
 #pragma unroll
   for (uint32_t m = 0; m < S::tiles; m++) {
-    packed_block block = packed_block_of<T>(from + m * S::piece, 0, TAIL);
-    lane_scales<T> scales;
-    load_codes<T>(block, threadIdx.x % 32, codes[m]);
-    load_scales<T>(block, threadIdx.x % 32 / 4, threadIdx.x % 4, scales);
-    make_stream_factors(scales.row[0].x, of[m], factors[m]);
+    const uint32_t tile = own + m * S::warps * STREAM_UNIT_BYTES;
+    exponents[m] = load_shared_2(tile + (TAIL ? 512 + lane / 4 * 4 + lane % 4 / 2 * 2 : 1024 + lane * 2));
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+      codes[m].code[h] = TAIL ? load_shared_8(tile + h * 256 + lane * 8) : load_shared_16(tile + h * 512 + lane * 16);
+  }
+  bool has_nan = false;
+#pragma unroll
+  for (uint32_t m = 0; m < S::tiles; m++) {
+    make_stream_factors(exponents[m], of[m], factors[m]);
+    has_nan |= of[m].has_nan;
+  }
+  if (has_nan) {
+    __syncwarp(); /* so that this is a branch, and no selections for all others */
+#pragma unroll
+    for (uint32_t m = 0; m < S::tiles; m++) keep_nan(exponents[m], factors[m]);
   }
 #pragma unroll
   for (int i = 0; i < (TAIL ? 2 : 4); i++) {
-    if (!rows.ahead) rows.load(a, x - 2048, i);
+    uint4 x[N];
+#pragma unroll
+    for (int n = 0; n < N; n++) x[n] = load_shared_16(rows + n * STREAM_ROWS_BYTES + i * 512);
 #pragma unroll
     for (uint32_t m = 0; m < S::tiles; m++) {
       uint32_t w[2][4];
       dequantise_operands<T>(codes[m], factors[m], i, w);
 #pragma unroll
       for (int n = 0; n < N; n++) {
-        mma_bf16(sum[m][n], w[0], rows.of[i][n].x, rows.of[i][n].y);
-        mma_bf16(sum[m][n], w[1], rows.of[i][n].z, rows.of[i][n].w);
+        mma_bf16(sum[m][n], w[0], x[n].x, x[n].y);
+        mma_bf16(sum[m][n], w[1], x[n].z, x[n].w);
       }
     }
-    if (rows.ahead && !TAIL && is_next) rows.load(a, x, i);
   }
 }
 
-/* all: the products of an item with 8 N rows. x: the lane's share of the rows. */
+/* Lets the ring's stage be copied to again: products of the whole warp have used what it read. */
+template <class S>
+static __device__ __forceinline__ void release_stage(stream_ring &ring) {
+  mbarrier_arrive_warp(&ring.read[ring.at]);
+  next_stage<S>(ring);
+}
+
+/* all: the products of the warp's row tiles of a group with 8 N rows. */
 template <int N, class S>
-static __device__ __forceinline__ void multiply_item(const gemm_args &a, gemv_ring &ring, stream_source<S> &source,
-                                                     const uint8_t *x, const stream_scaling (&of)[S::tiles],
-                                                     float (&all)[S::tiles][N][4]) {
+static __device__ __forceinline__ void multiply_group(const gemm_args &a, stream_ring &ring,
+                                                      const stream_scaling (&of)[S::tiles],
+                                                      float (&all)[S::tiles][N][4]) {
   constexpr uint32_t n_sums = S::tiles * N * 4;
   float sum[S::tiles][N][4];
   float *const one = &sum[0][0][0], *const whole = &all[0][0][0];
-  stream_rows<N> rows;
-#pragma unroll
-  for (int i = 0; i < 4 && rows.ahead; i++) rows.load(a, x, i);
 #pragma unroll
   for (uint32_t k = 0; k < n_sums; k++) one[k] = whole[k] = 0.0f;
-  uint32_t of_split = 0, of_stage = 0;
+  const uint32_t own = ring.memory + threadIdx.x / 32 * STREAM_UNIT_BYTES,
+                 rows = ring.memory + S::rows_at + threadIdx.x % 32 * 16;
+  uint32_t left = a.split_units;
 #pragma unroll 1
-  for (uint32_t unit = 0; unit < a.n_units;) {
-    const uint8_t *from = ring_piece(ring) + of_stage * S::unit;
-    if (of_stage == 0) ring_wait(ring);
-    bool is_tail = is_tail_unit(a, unit), is_next = ++unit < a.n_units;
-    x += 2048;
-    if (is_tail)
-      multiply_unit<N, S, true>(a, from, x, false, of, rows, sum);
+  for (uint32_t unit = 0; unit < a.n_units; unit++) {
+    const uint32_t stage = ring.at * S::stage;
+    mbarrier_wait(&ring.filled[ring.at], ring.phase);
+    if (is_tail_unit(a, unit))
+      multiply_unit<N, S, true>(own + stage, rows + stage, of, sum);
     else
-      multiply_unit<N, S, false>(a, from, x, is_next, of, rows, sum);
-    of_stage++, of_split++;
-    if (of_stage == S::units || !is_next) {
-      uint32_t stage = ring.at;
-      __threadfence_block(); /* what was read is there */
-      ring_advance(ring);
-      source.issue(ring, stage);
-      of_stage = 0;
-    }
-    if (of_split < a.split_units && is_next) continue;
-    of_split = 0;
+      multiply_unit<N, S, false>(own + stage, rows + stage, of, sum);
+    release_stage<S>(ring);
+    if (--left > 0 && unit + 1 < a.n_units) continue;
+    left = a.split_units;
 #pragma unroll
     for (uint32_t k = 0; k < n_sums; k++) whole[k] = __fadd_rn(whole[k], one[k]), one[k] = 0.0f;
   }
@@ -240,52 +347,64 @@ static __device__ __forceinline__ void store_results(const gemm_args &a, const g
 }
 
 template <int N, bool GATED>
-static __device__ __forceinline__ void run_item(const stream_args &s, gemv_ring &ring,
-                                                stream_source<stream_shape<GATED>> &source, const gemm_job &job,
-                                                uint32_t tile, const stream_scaling (&of)[GATED ? 2 : 1]) {
+static __device__ __forceinline__ void run_group(const stream_args &s, stream_ring &ring, const stream_group &group,
+                                                 const stream_scaling (&of)[GATED ? 2 : 1]) {
   using S = stream_shape<GATED>;
-  const gemm_args &a = s.gemm;
   float all[S::tiles][N][4];
-  const uint8_t *x = (const uint8_t *)a.x + (uint64_t)(job.first / 8) * a.n_units * 2048 + threadIdx.x % 32 * 16;
-  multiply_item<N, S>(a, ring, source, x, of, all);
+  const uint32_t tile = group.first + threadIdx.x / 32;
+  multiply_group<N, S>(s.gemm, ring, of, all);
   if constexpr (GATED)
-    store_gated<N>(s, job, tile, of, all);
+    store_gated<N>(s, group.job, tile, of, all);
   else
-    store_results<N>(a, job, tile, of, all);
+    store_results<N>(s.gemm, group.job, tile, of, all);
+}
+
+/* The warp has no row tile of a group. */
+template <class S>
+static __device__ __forceinline__ void pass_group(const gemm_args &a, stream_ring &ring) {
+#pragma unroll 1
+  for (uint32_t unit = 0; unit < a.n_units; unit++) {
+    mbarrier_wait(&ring.filled[ring.at], ring.phase);
+    release_stage<S>(ring);
+  }
 }
 
 template <bool GATED>
-static __global__ void __launch_bounds__(STREAM_THREADS, 1)
+static __global__ void __launch_bounds__(stream_shape<GATED>::threads, 1)
     experts_stream_kernel(const __grid_constant__ stream_args s) {
   using S = stream_shape<GATED>;
-  extern __shared__ __align__(128) uint8_t memory[]; /* the warps' rings */
-  __shared__ __align__(8) uint64_t filled[STREAM_WARPS * S::stages];
+  extern __shared__ __align__(128) uint8_t memory[]; /* the stages */
+  __shared__ __align__(8) uint64_t barriers[2 * S::stages];
   const gemm_args &a = s.gemm;
-  uint32_t warp = threadIdx.x / 32;
-  gemv_ring ring = ring_init(memory + warp * S::stages * S::stage, filled + warp * S::stages, S::stages, S::stage);
+  stream_ring ring = {shared_address(memory), barriers, barriers + S::stages, 0, 0};
   if (!a.raw.is_there) wait_for_prior_grids();
   launch_dependent_grids();
+  if (threadIdx.x < S::stages) {
+    mbarrier_init(&ring.filled[threadIdx.x]);
+    mbarrier_init(&ring.read[threadIdx.x], S::warps * WARP_ARRIVALS);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  const stream_cut cut = cut_of<S>(a);
+  if (threadIdx.x / 32 == S::warps) {
+    if (elect_lane()) copy_groups<S>(a, cut, ring, memory);
+    return;
+  }
   stream_scaling of[S::tiles];
 #pragma unroll
   for (uint32_t m = 0; m < S::tiles; m++) of[m] = scaling_of(a.weight[m].header);
-  uint32_t n_groups = groups_of(a);
-  uint64_t n_items = (uint64_t)__ldcg(a.n_jobs) * n_groups;
-  uint32_t item = (uint32_t)(n_items * blockIdx.x / gridDim.x) + warp;
-  stream_source<S> source = {a, item, (uint32_t)(n_items * (blockIdx.x + 1) / gridDim.x), 0, {}};
-  source.seek();
-#pragma unroll 1
-  for (uint32_t i = 0; i < S::stages; i++) source.issue(ring, i);
   if (a.raw.is_there) wait_for_prior_grids();
 #pragma unroll 1
-  for (; item < source.end; item += STREAM_WARPS) {
-    const gemm_job job = a.jobs[item / n_groups];
-    uint32_t tile = item % n_groups;
-    if (job.n <= 8)
-      run_item<1, GATED>(s, ring, source, job, tile, of);
-    else if (job.n <= 16)
-      run_item<2, GATED>(s, ring, source, job, tile, of);
+  for (uint32_t at = blockIdx.x; at < cut.n; at += gridDim.x) {
+    const stream_group group = group_at(a, cut, at);
+    if (threadIdx.x / 32 >= min(cut.size, cut.n_tiles - group.first))
+      pass_group<S>(a, ring);
+    else if (group.job.n <= 8)
+      run_group<1, GATED>(s, ring, group, of);
+    else if (group.job.n <= 16)
+      run_group<2, GATED>(s, ring, group, of);
     else
-      run_item<3, GATED>(s, ring, source, job, tile, of);
+      run_group<3, GATED>(s, ring, group, of);
   }
 }
 
@@ -293,9 +412,10 @@ static __global__ void __launch_bounds__(STREAM_THREADS, 1)
 
 template <bool GATED>
 static weft_status launch_stream(cuda_device *d, const stream_args &args) {
-  uint64_t n_items = (uint64_t)args.gemm.jobs_max * cuda_ceil(args.gemm.weight[0].n_out, 16);
-  uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
-  cuda_start(d, experts_stream_kernel<GATED>, n_blocks, STREAM_THREADS, stream_shape<GATED>::bytes, args);
+  using S = stream_shape<GATED>;
+  uint64_t n_tiles = (uint64_t)args.gemm.jobs_max * cuda_ceil(args.gemm.weight[0].n_out, 16);
+  uint32_t n_blocks = n_tiles < d->n_multiprocessors ? (uint32_t)n_tiles : d->n_multiprocessors;
+  cuda_start(d, experts_stream_kernel<GATED>, n_blocks, S::threads, S::stages * S::stage, args);
   return cuda_launched(d, "experts of some rows");
 }
 
@@ -317,9 +437,9 @@ weft_status experts_stream(cuda_device *d, const weft_experts_args *args, const 
 
 weft_status experts_stream_setup(cuda_device *d) {
   cudaError_t error = cudaFuncSetAttribute(experts_stream_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           (int)stream_shape<true>::bytes);
+                                           (int)(stream_shape<true>::stages * stream_shape<true>::stage));
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(experts_stream_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)stream_shape<false>::bytes);
+                                 (int)(stream_shape<false>::stages * stream_shape<false>::stage));
   return cuda_judge(d, error, "setting up experts of some rows");
 }
