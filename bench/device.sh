@@ -97,6 +97,17 @@ judge_all() {
     rm -f "$end"
   done
 }
+# The portable set, from its PTX: the kernel tests ask for it, and the models' get it where no other module lies beside them.
+test_portable_set() {
+  local name alone=$prebuilt/portable-alone
+  for name in $kernel_tests; do begin "portable_$name" "test_$name" quick '*' 0/1 set=portable & done
+  mkdir -p "$alone" && cp "$prebuilt/libweft-cuda-portable.so" "$alone/"
+  for name in golden_model_parity golden_model_laws prop_model_equalities; do
+    cp "$prebuilt/test_$name" "$alone/"
+    begin "portable_$name" "portable-alone/test_$name" &
+  done
+  wait
+}
 # A module that lacks a wait must be caught: else the test of the order between streams proves nothing.
 test_without_waits() {
   local folder code
@@ -126,10 +137,7 @@ if [ $tests = yes ]; then
   for name in $kernel_tests $golden_tests; do begin "$name" "test_$name" & done # at once: nothing is timed
   begin prop_api_equalities test_prop_api_equalities --backend cuda &
   wait
-  for name in $kernel_tests; do # the portable set, from its PTX
-    [ ! -e "$prebuilt/libweft-cuda-portable.so" ] || begin "portable_$name" "test_$name" quick '*' 0/1 set=portable &
-  done
-  wait
+  [ ! -e "$prebuilt/libweft-cuda-portable.so" ] || test_portable_set
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
   begin fault_api_full_card test_fault_api_full_card           # alone: it fills the card
@@ -169,11 +177,11 @@ fi
 
 # compute-sanitizer over the kernel tests, many at once. memcheck runs all of them. racecheck is slow: it runs a fixed part of
 # the cases, at least one of every kernel, on a module in which it can see what orders things (WEFT_RACECHECK in kernels/cuda).
-sanitized() { # folder, tool, program, tests, cases
-  local log=$out/$2-$3-${4//[*]/x}-${5//\//of}.log start=$SECONDS report='' found
+sanitized() { # folder, tool, program, tests, cases, set=NAME or nothing
+  local log=$out/$2-$3-${4//[*]/x}-${5//\//of}${6:+-portable}.log start=$SECONDS report='' found
   [ "$2" = racecheck ] && report='--racecheck-report analysis'
   # shellcheck disable=SC2086 # an option or none
-  timeout -k 5 240 compute-sanitizer --tool "$2" $report --print-limit 20 --show-backtrace no "$1/test_kernels_$3" quick "$4" "$5" \
+  timeout -k 5 240 compute-sanitizer --tool "$2" $report --print-limit 20 --show-backtrace no "$1/test_kernels_$3" quick "$4" "$5" ${6:-} \
     >"$log" 2>&1 || true
   found=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | sed 's/=* *//' || true)
   case $found in
@@ -181,7 +189,7 @@ sanitized() { # folder, tool, program, tests, cases
     '') found="not ended; $(grep -cE '^========= (Invalid|Potential|Error|Warning|Program hit|Uninit|Barrier)' "$log" || true) found" ;;
   esac
   grep -q 'FAILED' "$log" && found="$found, tests failed"
-  echo "$2 $3 $4 $5: $found, $((SECONDS - start)) s"
+  echo "$2 $3 $4 $5${6:+ $6}: $found, $((SECONDS - start)) s"
 }
 # Sums over two cards. What a call of CUDA answers is no error of a kernel: a card may reach another already.
 sanitized_sums() {
@@ -201,6 +209,7 @@ sanitize() {
   cp "$prebuilt"/test_kernels_* "$checked/" # they open the module beside them
   [ "$n_cards" = 1 ] || sanitized_sums &
   for part in $kernel_tests; do sanitized "$prebuilt" memcheck "${part#kernels_}" 'test_*' 0/1 & done
+  [ ! -e "$prebuilt/libweft-cuda-portable.so" ] || sanitized "$prebuilt" memcheck kernels_matmul test_products 0/1 set=portable &
   for part in 0/4 1/4 2/4 3/4; do sanitized "$checked" racecheck kernels_attention test_parity $part & done
   sanitized "$checked" racecheck kernels_canvas 'test_*' 0/9 &
   sanitized "$checked" racecheck kernels_experts test_parts 0/1 &
