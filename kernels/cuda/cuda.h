@@ -29,8 +29,8 @@ enum {
   CUDA_PLAN_BYTES = 1 << 20
 };
 
-/* Plans: small tables that ops make on the host and read on the device. The last CUDA_PLANS of them stay on the device,
- * so an equal table need not be sent again. */
+/* Plans: small tables that ops make on the host and read on the device. The last CUDA_PLANS of them stay on the device;
+ * one that is equal to one of the later half of these is not sent again. */
 typedef struct cuda_plans {
   uint8_t *host;   /* CUDA_PLANS + 1 times CUDA_PLAN_BYTES; the last is being made */
   uint8_t *device; /* CUDA_PLANS times */
@@ -138,7 +138,7 @@ weft_status cuda_push_source(cuda_device *device, void *to, const weft_weight_so
                              uint64_t n_bytes);
 /* Every table of an op goes through these two calls, so that a step which is replayed as a graph can renew its tables.
  * begin gives host memory for a plan of n_bytes, NULL if it is too large; end gives the plan's copy on the device,
- * which may be an older one with the same bytes. The copy is valid until CUDA_PLANS other plans were made. */
+ * which may be an older one with the same bytes. The copy is valid until CUDA_PLANS / 2 others were made. */
 uint8_t *cuda_plan_begin(cuda_device *device, uint64_t n_bytes);
 weft_status cuda_plan_end(cuda_device *device, uint64_t n_bytes, const uint8_t **out);
 

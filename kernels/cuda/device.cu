@@ -199,6 +199,7 @@ weft_status cuda_plan_end(cuda_device *d, uint64_t n_bytes, const uint8_t **out)
   }
   const uint8_t *made = p->host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
   for (uint32_t i = 0; i < CUDA_PLANS; i++) {
+    if ((p->next + CUDA_PLANS - 1 - i) % CUDA_PLANS >= CUDA_PLANS / 2) continue; /* it would soon be written over */
     if (p->n_bytes[i] != n_bytes || memcmp(p->host + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes) != 0) continue;
     *out = p->device + (uint64_t)i * CUDA_PLAN_BYTES;
     return WEFT_OK;

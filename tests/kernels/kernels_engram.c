@@ -471,7 +471,7 @@ static void assert_list(const int32_t *ids, uint32_t room, const bool *taken, ui
 
 /* Rows of the layer that chooses blocks, then those of one that keeps to them. */
 static void assert_chosen(const blocks *b, bool keeps) {
-  for (uint32_t r = 0; r < POSITIONS; r++) {
+  for (uint32_t r = 0; r < b->args.n_rows; r++) {
     double score[POSITIONS], best[POSITIONS];
     bool taken[POSITIONS], blocks_taken[POSITIONS];
     const uint32_t n = r + 1, n_blocks = (n + BLOCK_ROWS - 1) / BLOCK_ROWS;
@@ -504,6 +504,30 @@ static void test_blocks(void **state) {
       buffer_free(&b.pool), buffer_free(&b.q), buffer_free(&b.weights), buffer_free(&b.ids), buffer_free(&b.blocks);
       memory_free(b.table);
     }
+  }
+}
+
+/* A call whose table of segments a card has from an earlier call, with any number of other tables made between: the
+ * tables that are made behind it do not take its place. */
+static void test_tables_between(void **state) {
+  const devices *all = *state;
+  for (uint32_t d = 0; d <= all->n; d++) {
+    memory m;
+    blocks b;
+    open_memory(&m);
+    open_blocks(&b, WEFT_TYPE_F32, 7);
+    for (uint32_t n_between = 0; n_between < 20; n_between++) {
+      const uint32_t n = POSITIONS - n_between;
+      find_rows(device_of(all, d), &m, m.token, 0, n);
+      for (uint32_t i = 0; i < n_between; i++) find_rows(device_of(all, d), &m, m.token, i + 1, 1);
+      b.segment = segment_of(0, n, m.table);
+      b.args.n_rows = n;
+      RUN_OP(latent_choose, device_of(all, d), &b.args);
+      assert_chosen(&b, false);
+    }
+    close_memory(&m);
+    buffer_free(&b.pool), buffer_free(&b.q), buffer_free(&b.weights), buffer_free(&b.ids), buffer_free(&b.blocks);
+    memory_free(b.table);
   }
 }
 
@@ -599,7 +623,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_rows),          cmocka_unit_test(test_add),    cmocka_unit_test(test_carry),
       cmocka_unit_test(test_far_rows),      cmocka_unit_test(test_blocks), cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_plain_queries), cmocka_unit_test(test_table),
+      cmocka_unit_test(test_plain_queries), cmocka_unit_test(test_table),  cmocka_unit_test(test_tables_between),
   };
   take_arguments(argc, argv);
   return cmocka_run_group_tests(tests, setup_devices, teardown_devices);
