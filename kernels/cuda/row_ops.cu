@@ -8,7 +8,7 @@
 #include "kernels/cuda/moe/limited_gate.cuh"
 #include "kernels/cuda/weights/packed_element.cuh"
 
-enum { ROW_THREADS = 256 };
+enum { ROW_THREADS = 256, ANY_TYPE = -1 };
 
 static bool is_wide(const void *p, uint64_t stride) {
   return ((uintptr_t)p & 15u) == 0 && stride % 4 == 0;
@@ -24,14 +24,18 @@ typedef struct embed_kernel_args {
   float scale;
 } embed_kernel_args;
 
-static __global__ void embed_kernel(const embed_kernel_args a) {
+/* TYPE: of the weight where the compiler may know it, so that code of other types is not there; else ANY_TYPE. */
+template <int TYPE>
+static __global__ void embed_kernel(const __grid_constant__ embed_kernel_args a) {
   launch_dependents_and_wait();
   uint32_t r = blockIdx.y;
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= a.rows.n_in) return;
   int32_t token = a.tokens[r];
   bool exists = token >= 0 && (uint32_t)token < a.rows.n_rows;
-  float value = exists ? element_of(a.rows, (uint32_t)token, i) : not_a_number();
+  element_rows rows = a.rows;
+  if (TYPE != ANY_TYPE) rows.type = TYPE;
+  float value = exists ? element_of(rows, (uint32_t)token, i) : not_a_number();
   a.y[(uint64_t)r * a.y_stride + i] = __fmul_rn(value, a.scale);
 }
 
@@ -43,11 +47,12 @@ weft_status cuda_embed(weft_device *device, const weft_embed_args *args) {
   a.rows = element_rows_of(w);
   a.y_stride = args->y_stride;
   a.scale = args->scale;
+  auto kernel = w->type == WEFT_TYPE_Q6_K ? embed_kernel<WEFT_TYPE_Q6_K> : embed_kernel<ANY_TYPE>;
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     a.tokens = args->tokens + first;
     a.y = args->y + (uint64_t)first * args->y_stride;
-    cuda_start(d, embed_kernel, dim3(cuda_ceil(w->n_in, ROW_THREADS), n), ROW_THREADS, 0, a);
+    cuda_start(d, kernel, dim3(cuda_ceil(w->n_in, ROW_THREADS), n), ROW_THREADS, 0, a);
   }
   return cuda_launched(d, "embed");
 }

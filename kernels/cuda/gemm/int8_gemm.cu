@@ -25,7 +25,9 @@ enum {
   GROUPS_MAX = 3,
   GROUP_ROWS = 64,
   SUMS = 16,        /* tiles of 8 columns */
-  EARLY_ROWS = 512, /* up to which a dense product starts early */
+  EARLY_ROWS = 512, /* up to which a dense product starts early, */
+  MANY_ROWS = 2048, /* and from which on, */
+  MANY_JOBS = 200,  /* as one of so many jobs does */
   WIDE_PAIRS = 512  /* pairs of column blocks from which on a product is wide */
 };
 static_assert(GROUPS_MAX * GROUP_ROWS == INT8_JOB_ROWS, "a job is an item's rows");
@@ -489,7 +491,8 @@ static weft_status launch_shape(cuda_device *d, const gemm_args *a) {
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, S::rows);
   uint64_t n_items = n_jobs * pairs_of(*a);
   uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
-  if (a->jobs == NULL && a->n_rows <= EARLY_ROWS)
+  const bool early = a->jobs != NULL ? a->jobs_max >= MANY_JOBS : a->n_rows <= EARLY_ROWS || a->n_rows >= MANY_ROWS;
+  if (early)
     cuda_start(d, kernel, n_blocks, S::threads, S::bytes, *a);
   else /* blocks that start before the kernel before has ended would crowd each other */
     kernel<<<n_blocks, S::threads, S::bytes, d->stream>>>(*a);
