@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/memory_room.h"
 #include "kernels/card_find.h"
+#include "kernels/cuda/copies.h"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/module.h"
@@ -140,7 +141,8 @@ static weft_status push_piece(cuda_device *d, void *to, const void *from, uint64
   return status == WEFT_OK ? cuda_piece_end(d) : status;
 }
 
-weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_bytes) {
+/* is_short: of a step, and no piece of a weight. */
+static weft_status push(cuda_device *d, void *to, const void *from, uint64_t n_bytes, bool is_short) {
   uint8_t *target = (uint8_t *)to;
   const uint8_t *source = (const uint8_t *)from;
   if (d->lost) return WEFT_E_DEVICE;
@@ -152,7 +154,7 @@ weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_byt
     uint64_t room = cuda_piece_bytes(d, CUDA_RING_PART_BYTES - d->ring_at), take = n_bytes < room ? n_bytes : room;
     uint8_t *at = d->ring + (uint64_t)d->ring_part * CUDA_RING_PART_BYTES + d->ring_at;
     memcpy(at, source, take);
-    weft_status status = push_piece(d, target, at, take);
+    weft_status status = is_short ? copies_enqueue(d, target, at, take, "an upload") : push_piece(d, target, at, take);
     if (status != WEFT_OK) return status;
     d->ring_at += (uint32_t)((take + 63u) / 64u * 64u);
     target += take;
@@ -160,6 +162,10 @@ weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_byt
     n_bytes -= take;
   }
   return WEFT_OK;
+}
+
+weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_bytes) {
+  return push(d, to, from, n_bytes, false);
 }
 
 weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source *source, uint64_t at,
@@ -213,7 +219,7 @@ weft_status cuda_plan_end(cuda_device *d, uint64_t n_bytes, const uint8_t **out)
 }
 
 static weft_status device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
-  return cuda_push(cuda_of(device), to, from, n_bytes);
+  return push(cuda_of(device), to, from, n_bytes, n_bytes <= COPIES_SHORT_BYTES);
 }
 
 static weft_status device_sync(weft_device *device) {
@@ -232,7 +238,7 @@ static weft_status device_download(weft_device *device, void *to, const void *fr
 static weft_status device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
-  return cuda_judge(d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, d->stream), "a copy");
+  return copies_enqueue(d, to, from, n_bytes, "a copy");
 }
 
 static weft_status device_zero(weft_device *device, void *to, uint64_t n_bytes) {

@@ -728,6 +728,33 @@ static void test_memory(void **state) {
   }
 }
 
+/* Short copies, which a card makes by a kernel, leave all bytes around them as they are, wherever they begin. */
+static void test_short_copies(void **state) {
+  const devices *all = *state;
+  static const uint32_t length[] = {1, 3, 4, 15, 16, 17, 40, 100}, place[] = {0, 1, 4, 16};
+  for (uint32_t d = 0; d <= all->n; d++) {
+    weft_device *device = d == 0 ? all->ref : all->cpu[d - 1];
+    void *host = NULL, *memory = NULL;
+    assert_int_equal(weft_device_alloc_host(device, 256, &host), WEFT_OK);
+    assert_int_equal(weft_device_alloc(device, 128, &memory), WEFT_OK);
+    for (uint32_t i = 0; i < 8 * 4 * 4; i++) {
+      uint32_t n = length[i / 16], from = place[i / 4 % 4], to = place[i % 4];
+      uint8_t *sent = host, *back = sent + 128, wanted[128] = {0};
+      for (uint32_t b = 0; b < 128; b++) sent[b] = (uint8_t)(b + i), back[b] = 0xEE;
+      memcpy(wanted + to, sent + from, n);
+      assert_int_equal(weft_device_zero(device, memory, 128), WEFT_OK);
+      assert_int_equal(i % 2 == 0 ? weft_device_copy(device, (uint8_t *)memory + to, sent + from, n)
+                                  : weft_device_upload(device, (uint8_t *)memory + to, sent + from, n),
+                       WEFT_OK);
+      assert_int_equal(weft_device_copy(device, back, memory, 128), WEFT_OK);
+      assert_int_equal(weft_device_sync(device), WEFT_OK);
+      assert_memory_equal(back, wanted, 128);
+    }
+    weft_device_free(device, memory);
+    weft_device_free_host(device, host);
+  }
+}
+
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),         cmocka_unit_test(test_gate),
@@ -737,6 +764,6 @@ int main(int argc, char **argv) {
                                      cmocka_unit_test(test_embed),        cmocka_unit_test(test_embed_says_why),
                                      cmocka_unit_test(test_soft),         cmocka_unit_test(test_refusals),
                                      cmocka_unit_test(test_open),         cmocka_unit_test(test_open_without_memory),
-                                     cmocka_unit_test(test_memory)};
+                                     cmocka_unit_test(test_memory),       cmocka_unit_test(test_short_copies)};
   return cmocka_run_group_tests_name("kernels/ops", tests, setup_devices, teardown_devices);
 }
