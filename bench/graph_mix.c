@@ -21,8 +21,9 @@ enum { SEQUENCES = 8, SHIFTS = 6, NO_OP = -1, EVERY_OP = -2, OPS_MAX = 4096 };
 
 /* Parts, each of a sequence of its own: rows of a run (1: a decode row), `c` a canvas, `m` the commit of one. */
 static const char *const cases[] = {
-    "1 1 1 1 1 1 1 1", "3 3 3 3 3 3 3 3", "3 3 3 3 3 1 1 1", "3 1",   "2 2 2 2 1 1 1", "5 5 5 1 1",
-    "9 9 9 9 1 1 1 1", "16 16 1",         "1 1 1 c",         "1 c c", "m 1 1 c",       "3 3 1 c",
+    "1",       "1 1",           "1 1 1 1 1 1 1 1", "3 3 3 3 3 3 3 3", "3 3 3 3 3 1 1 1",
+    "3 1",     "2 2 2 2 1 1 1", "5 5 5 1 1",       "9 9 9 9 1 1 1 1", "16 16 1",
+    "1 1 1 c", "1 c c",         "m 1 1 c",         "3 3 1 c",
 };
 
 /* How a step is launched as a graph. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The schedule of gate and up of experts for one row: act(gate x) * (up x) of every pair of the row and an expert that
  * was chosen for it, and of a shared MLP (two rows and more: gate_up_tiles.cuh). Every block finds out for itself which
- * pairs chose the same expert (find_jobs); these are multiplied at once, up to eight of them. A block takes a row tile
- * of the gate and the same one of up; its warps are (gate, up) x (splits), as in gemm/gemv.cu. Blocks are persistent: a
- * block goes on to the pairs of row tiles one grid further.
+ * experts are here (find_jobs). A block takes a row tile of the gate and the same one of up; its warps are (gate, up) x
+ * (splits), as in gemm/gemv.cu. Blocks are persistent: a block goes on to the pairs of row tiles one grid further.
  *
  * Row tiles of the shared MLP come first, since they do not wait for the choice of experts: their weights arrive while
  * experts are being chosen, and where the rows are there already (gemm_raw_rows.is_there), they are also multiplied
@@ -20,7 +19,7 @@
  *   open(a, block, slot, notes)          behind the prologue; notes: this lane notes what the epilogue needs
  *   multiply(a, ring, unit, end, row, sums, split, issue)    a warp's split; row: that of the lane's column
  *   scale(block, slot, weight, matrix)   what results of gate (slot 0) or up (1) are multiplied by
- *   value(a, block, sums, column, row, own, scale)    a result from a row tile's sums; own: of its 16 outputs
+ *   value(a, block, sums, row, own, scale)    a result from a row tile's sums; own: of its 16 outputs
  *
  * Law: a block lets the next kernel start when it has waited for the choice (down_gemv.cu reads it without a wait). */
 #ifndef WEFT_KERNELS_CUDA_GATE_UP_CUH
@@ -34,54 +33,31 @@
  * MLP, too. */
 enum { HAS_OWN = 1, HAS_BOTH };
 
-/* An expert and up to eight of the pairs that chose it. */
+/* A pair of the row and an expert that is here. */
 typedef struct gate_up_job {
-  uint32_t matrix, first_tile, n; /* first_tile: of the matrix */
-  uint8_t pair[8];
+  uint32_t matrix, first_tile, pair; /* first_tile: of the matrix */
 } gate_up_job;
 
-/* The experts that were chosen, each once: its weights are read and unpacked once for all rows that chose it. */
 typedef struct gate_up_jobs {
   uint32_t n;
-  int32_t id[EXPERTS_GEMV_PAIRS];           /* matrices of the pairs; below 0: the expert is not here */
-  uint32_t firsts[EXPERTS_GEMV_PAIRS / 32]; /* pairs that begin a job, a bit each */
   gate_up_job job[EXPERTS_GEMV_PAIRS];
 } gate_up_jobs;
 
-/* How many pairs below `end` begin a job. */
-static __device__ __forceinline__ uint32_t count_firsts(const gate_up_jobs &jobs, uint32_t end) {
-  uint32_t n = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < EXPERTS_GEMV_PAIRS / 32; i++) {
-    uint32_t below = end >= 32 * i + 32 ? 0xFFFFFFFFu : end <= 32 * i ? 0 : (1u << (end - 32 * i)) - 1;
-    n += __popc(jobs.firsts[i] & below);
-  }
-  return n;
-}
-
-/* Finds the jobs, in the order of their first pairs. The block has a thread for each pair. (down_gemv.cu says what
- * stands in for an expert that is not here.) */
+/* Finds the jobs, in the order of the pairs. The block has two warps at least. (down_gemv.cu says what stands in for an
+ * expert that is not here.) */
 static __device__ __forceinline__ void find_jobs(const gemm_args &a, gate_up_jobs &jobs) {
-  uint32_t p = threadIdx.x, n_pairs = a.jobs_max, same = 0, first = p;
-  int32_t id = p < n_pairs ? (int32_t)matrix_of(a, __ldcg(a.ids + p)) : -1;
-  if ((uint32_t)id >= a.n_matrices) id = -1;
-  if (p < EXPERTS_GEMV_PAIRS) jobs.id[p] = id, jobs.job[p].n = 0;
-  __syncthreads();
-  for (uint32_t q = 0; q < min(p, n_pairs); q++) {
-    if (jobs.id[q] != id) continue;
-    if (same++ % 8 == 0) first = q;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, matrix[2], here[2];
+  static_assert(EXPERTS_GEMV_PAIRS == 64, "two pairs to a lane");
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t pair = 32 * i + lane;
+    matrix[i] = pair < a.jobs_max ? matrix_of(a, __ldcg(a.ids + pair)) : UINT32_MAX;
+    here[i] = __ballot_sync(0xFFFFFFFFu, matrix[i] < a.n_matrices);
   }
-  if (same % 8 == 0) first = p;
-  uint32_t firsts = __ballot_sync(0xFFFFFFFFu, id >= 0 && first == p);
-  if (p % 32 == 0 && p < EXPERTS_GEMV_PAIRS) jobs.firsts[p / 32] = firsts;
-  __syncthreads();
-  if (id >= 0) {
-    gate_up_job &job = jobs.job[count_firsts(jobs, first)];
-    job.pair[same % 8] = (uint8_t)p;
-    if (first == p) job.matrix = (uint32_t)id, job.first_tile = (uint32_t)id * a.weight[0].n_tiles;
-    atomicAdd(&job.n, 1u);
-  }
-  if (p == 0) jobs.n = count_firsts(jobs, EXPERTS_GEMV_PAIRS);
+  uint32_t own = warp == 0 ? matrix[0] : matrix[1], before = (warp == 0 ? here[0] : here[1]) & ((1u << lane) - 1);
+  if (warp < 2 && own < a.n_matrices)
+    jobs.job[__popc(before) + (warp == 0 ? 0 : __popc(here[0]))] = {own, own * a.weight[0].n_tiles, threadIdx.x};
+  if (threadIdx.x == 0) jobs.n = __popc(here[0]) + __popc(here[1]);
   __syncthreads();
 }
 
@@ -120,7 +96,7 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
   uint32_t tile_floats = P::tile_floats(a);
   P product(sums + 4 * tile_floats);
   bool begins = true, own = false; /* the first item is next; the choice of experts is known, and items are theirs */
-  uint32_t has = 0;
+  uint32_t has = 0, issued = UINT32_MAX;           /* issued: the row tile at `ahead`, if there is one */
   gate_up_cursor at = {0, blockIdx.x}, ahead = at; /* ahead: the copy of whose unit `unit` is issued next */
   auto next_item = [&](gate_up_cursor &c) {
     c.tile += own ? items.step_tiles : gridDim.x;
@@ -128,13 +104,15 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
     if (own && c.tile >= items.n_groups) c.tile -= items.n_groups, c.job++;
   };
   auto exists = [&](const gate_up_cursor &c) { return own ? c.job < jobs.n : c.tile < a.n_shared; };
+  auto seek = [&] { issued = !exists(ahead) ? UINT32_MAX : (own ? jobs.job[ahead.job].first_tile : 0) + ahead.tile; };
   auto issue = [&](uint32_t stage) {
-    if (!exists(ahead)) return;
-    product.issue(a, ring, stage, (own ? jobs.job[ahead.job].first_tile : 0) + ahead.tile, unit);
+    if (issued == UINT32_MAX) return;
+    product.issue(a, ring, stage, issued, unit);
     unit += P::UNITS;
     if (unit < end) return;
     unit = first;
     next_item(ahead);
+    seek();
   };
   for (;; next_item(at)) {
     bool is_shared = !own && at.tile < a.n_shared;
@@ -161,30 +139,27 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
           at = {(at.tile - a.n_shared) / items.n_groups, (at.tile - a.n_shared) % items.n_groups};
         }
         ahead = at;
+        seek();
 #pragma unroll 1
         for (uint32_t i = 0; i < GEMV_STAGES; i++) issue((ring.at + i) % GEMV_STAGES);
       }
       product.open(a, block, slot, lane == 0 && is_last);
     }
     if (!exists(at)) break;
-    const gate_up_job &job = jobs.job[at.job];
-    uint32_t n_columns = own ? job.n : 1, row = own ? 0 : 1;
+    uint32_t row = own ? 0 : 1;
     float *tile = sums + 2 * buffer * tile_floats;
     product.multiply(a, ring, first, end, row, tile + slot * tile_floats, split, issue);
     __syncthreads(); /* it also says that the sums of the item before have been read */
     if (is_last && slot == 0) {
-      const gemm_weight *gate = &a.weight[own ? 0 : GEMM_SHARED_MLP], *up = gate + (!own || a.n_weights == 2 ? 1 : 0);
-      uint32_t matrix = own ? job.matrix : 0;
-      float scale[2] = {product.scale(block, 0, *gate, matrix), product.scale(block, 1, *up, matrix)};
-      auto gated = gate_of(matrix);
-      uint32_t of = lane / 4 + 8 * (lane / 2 % 2), out = at.tile * 16 + of; /* a lane has every second row */
-#pragma unroll 1
-      for (uint32_t c = lane % 2; c < n_columns && out < gate->n_out; c += 2) {
-        uint32_t y_row = own ? job.pair[c] : 0;
-        float g = product.value(a, block, tile, c, row, of, scale[0]),
-              u = product.value(a, block, tile + tile_floats, c, row, of, scale[1]);
-        gate->y[(uint64_t)y_row * gate->y_stride + out] = gated(out, g, u);
-      }
+      /* A half of the warp has the outputs of the gate, the other those of up. */
+      uint32_t up = lane / 16, of = lane % 16, out = at.tile * 16 + of, pair = own ? jobs.job[at.job].pair : 0;
+      uint32_t matrix = own ? jobs.job[at.job].matrix : 0;
+      const gemm_weight *gate = &a.weight[own ? 0 : GEMM_SHARED_MLP];
+      float scale = product.scale(block, up, gate[!own || a.n_weights == 2 ? up : 0], matrix);
+      float value = product.value(a, block, tile + up * tile_floats, row, of, scale);
+      float other = __shfl_down_sync(0xFFFFFFFFu, value, 16);
+      if (up == 0 && out < gate->n_out)
+        gate->y[(uint64_t)pair * gate->y_stride + out] = gate_of(matrix)(out, value, other);
     }
     buffer ^= 1;
   }

@@ -46,9 +46,9 @@ struct gate_up_f16 {
                                          uint32_t matrix) const {
     return __fmul_rn(b.low[slot], scale_of(weight, matrix));
   }
-  __device__ __forceinline__ float value(const gemm_args &a, const block &b, const float *sums, uint32_t column,
-                                         uint32_t row, uint32_t own, float scale) const {
-    return reduce_output<1>(a, sums, column, own, power_of_two(-b.scale_exponent[row]), scale);
+  __device__ __forceinline__ float value(const gemm_args &a, const block &b, const float *sums, uint32_t row,
+                                         uint32_t own, float scale) const {
+    return reduce_output<1>(a, sums, 0, own, power_of_two(-b.scale_exponent[row]), scale);
   }
   template <class F>
   __device__ __forceinline__ void multiply_tile(const gemm_args &a, gemv_ring &ring, const tile_item &t, F &&issue,

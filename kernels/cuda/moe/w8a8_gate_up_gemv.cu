@@ -40,7 +40,7 @@ struct gate_up_w8a8 {
   __device__ __forceinline__ float scale(const block &, uint32_t, const gemm_weight &weight, uint32_t matrix) const {
     return scale_of(weight, matrix);
   }
-  __device__ __forceinline__ float value(const gemm_args &a, const block &, const float *sums, uint32_t, uint32_t row,
+  __device__ __forceinline__ float value(const gemm_args &a, const block &, const float *sums, uint32_t row,
                                          uint32_t own, float scale) const {
     uint32_t n_spans = w8a8_spans_of(a);
     span_scales scales = {scales_of_row(rows + row * bytes_of_row(n_spans), n_spans), 1};
