@@ -97,7 +97,8 @@ typedef struct weft_matmul_args {
 } weft_matmul_args;
 
 /* ---- qkv: per-head norms, rotation, and storing keys and values -------------------------------------------- *
- * For every row: q = rope(norm(q; q_norm)) in place; k = rope(norm(k; k_norm)); v = v_norm ? rms(v) : v.
+ * For every row, after the biases are added to q, k and v: q = rope(norm(q; q_norm)) in place;
+ * k = rope(norm(k; k_norm)); v = v_norm ? rms(v) : v.
  * KV slot: with slot[r] >= 0 k, v go to page slot / block_tokens, offset slot % block_tokens; with slot[r] < 0 to row
  * r - own_first of own_k, own_v: [n_own][n_kv_heads][head_dim] in kv.type (segments that store in scratch).
  * NeoX pairs (i, i + head_dim / 2); angle = position * inv_freq[i], 0 means no rotation; computed as
@@ -106,6 +107,8 @@ typedef struct weft_qkv_args {
   float *q;                     /* [n_rows, n_heads * head_dim], in place */
   const float *k;               /* [n_rows, n_kv_heads * head_dim] raw; NULL, as v, where keys are another layer's */
   const float *v;               /* raw; may equal k */
+  const float *q_bias;          /* optional [n_heads * head_dim] */
+  const float *k_bias, *v_bias; /* optional [n_kv_heads * head_dim] */
   const float *q_norm, *k_norm; /* optional [head_dim] */
   const float *inv_freq;        /* [head_dim / 2] */
   const int32_t *position;      /* [n_rows] */

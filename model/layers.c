@@ -208,20 +208,6 @@ void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
 
 /* ---- attention ---- */
 
-/* y += bias, rows of y dense. */
-static weft_status add_bias(model_step *step, float *y, uint64_t n_cols, const float *bias) {
-  if (bias == NULL) return WEFT_OK;
-  weft_norm_args args = {.x = y,
-                         .add = bias,
-                         .y = y,
-                         .n_rows = step->n_rows,
-                         .n_cols = (uint32_t)n_cols,
-                         .plain = true,
-                         .x_stride = n_cols,
-                         .y_stride = n_cols};
-  return weft_norm(step->part->device, &args);
-}
-
 weft_status layers_project(model_step *step, uint32_t l) {
   const weft_weight *weight[LAYERS_INPUTS_MAX];
   float *y[LAYERS_INPUTS_MAX];
@@ -237,18 +223,7 @@ weft_status layers_project(model_step *step, uint32_t l) {
   return status;
 }
 
-static weft_status project_qkv(model_step *step, uint32_t l) {
-  const model_layer *layer = &step->model->layers[l];
-  const model_scratch *s = &step->part->scratch;
-  bool own_keys = step->model->hyper.keys_of[l] == 0;
-  weft_status status = layers_project(step, l);
-  if (status == WEFT_OK) status = add_bias(step, s->q, layer->q.n_out, layer->q_bias);
-  if (status == WEFT_OK && own_keys) status = add_bias(step, s->k, layer->k.n_out, layer->k_bias);
-  if (status == WEFT_OK && own_keys) status = add_bias(step, s->v, layer->v.n_out, layer->v_bias);
-  return status;
-}
-
-/* Queries are normed and rotated; keys and values too, and stored, unless the layer reads another's. */
+/* Queries get their bias, are normed and rotated; keys and values too, and stored, unless the layer reads another's. */
 static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *view) {
   weft_model *model = step->model;
   bool own_keys = model->hyper.keys_of[l] == 0;
@@ -256,13 +231,16 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
   const model_layer *layer = &model->layers[l];
   model_scratch *s = &step->part->scratch;
   uint64_t kv_cols = (uint64_t)view->n_kv_heads * view->head_dim;
+  bool has_values = layer->v.data != NULL; /* without a value matrix the raw keys are the values */
   weft_qkv_args args = {
       .q = s->q,
       .k = own_keys ? s->k : NULL,
-      /* without a value matrix the raw keys are the values */
-      .v = !own_keys               ? NULL
-           : layer->v.data != NULL ? s->v
-                                   : s->k,
+      .v = !own_keys    ? NULL
+           : has_values ? s->v
+                        : s->k,
+      .q_bias = layer->q_bias,
+      .k_bias = layer->k_bias,
+      .v_bias = has_values ? layer->v_bias : layer->k_bias,
       .q_norm = layer->q_norm,
       .k_norm = layer->k_norm,
       .inv_freq = hyper->window[l] > 0 ? step->part->inv_freq_window : step->part->inv_freq,
@@ -475,7 +453,7 @@ static weft_status gate_heads(model_step *step, const model_layer *layer) {
 weft_status layers_keys(model_step *step, uint32_t l) {
   const weft_kv_view view =
       weft_kv_store_view(step->args->kv, step->args->layout, step->model->first_set[l], step->model->shard);
-  weft_status status = project_qkv(step, l);
+  weft_status status = layers_project(step, l);
   return status == WEFT_OK ? store_keys(step, l, &view) : status;
 }
 
@@ -483,7 +461,7 @@ weft_status layers_attention(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
   weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, model->first_set[l], model->shard);
-  weft_status status = project_qkv(step, l);
+  weft_status status = layers_project(step, l);
   if (status == WEFT_OK) status = store_keys(step, l, &view);
   if (status != WEFT_OK) return status;
   if (layers_end_here(step, l)) {

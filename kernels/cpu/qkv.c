@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qkv: norms and rotation, and storing keys and values. The angles of a row are computed once for all its heads. */
+/* qkv: biases, norms and rotation, and storing keys and values. A row's angles are computed once for all its heads. */
 #include <string.h>
 
 #include "kernels/cpu/rows.h"
@@ -35,6 +35,13 @@ static void store_heads(const qkv_run *run, const float *x, uint8_t *to) {
     run->rows->to_bf16(x, (uint16_t *)(void *)to, dim);
 }
 
+/* Numbers [at, at + n) of x with their biases, in y, which may be that part of x; bias NULL: x itself. */
+static const float *with_bias(const float *x, const float *bias, uint64_t at, uint32_t n, float *y) {
+  if (bias == NULL) return x + at;
+  for (uint32_t i = 0; i < n; i++) y[i] = x[at + i] + bias[at + i];
+  return y;
+}
+
 static void qkv_row(const qkv_run *run, uint64_t r) {
   const weft_qkv_args *args = run->args;
   const cpu_rows *rows = run->rows;
@@ -42,19 +49,21 @@ static void qkv_row(const qkv_run *run, uint64_t r) {
   float cosine[WEFT_HEAD_DIM_MAX / 2], sine[WEFT_HEAD_DIM_MAX / 2], work[WEFT_HEAD_DIM_MAX];
   rows->angles(args->inv_freq, args->position[r], dim / 2, cosine, sine);
   for (uint32_t h = 0; h < args->n_heads; h++) {
-    float *q = args->q + r * args->q_stride + (uint64_t)h * dim;
-    rows->head(q, args->q_norm != NULL, args->q_norm, args->eps, dim, q);
+    uint64_t at = (uint64_t)h * dim;
+    float *all = args->q + r * args->q_stride, *q = all + at;
+    rows->head(with_bias(all, args->q_bias, at, dim, q), args->q_norm != NULL, args->q_norm, args->eps, dim, q);
     rows->rotate(cosine, sine, dim, q);
   }
   if (args->k == NULL) return;
+  const float *k = args->k + r * args->k_stride, *v = args->v + r * args->v_stride;
   uint64_t head_bytes = 0;
   uint8_t *keys = find_place(args, r, false, &head_bytes), *values = find_place(args, r, true, &head_bytes);
   for (uint32_t h = 0; h < args->kv.n_kv_heads; h++) {
-    rows->head(args->k + r * args->k_stride + (uint64_t)h * dim, args->k_norm != NULL, args->k_norm, args->eps, dim,
-               work);
+    uint64_t at = (uint64_t)h * dim;
+    rows->head(with_bias(k, args->k_bias, at, dim, work), args->k_norm != NULL, args->k_norm, args->eps, dim, work);
     rows->rotate(cosine, sine, dim, work);
     store_heads(run, work, keys + h * head_bytes);
-    rows->head(args->v + r * args->v_stride + (uint64_t)h * dim, args->v_norm, NULL, args->eps, dim, work);
+    rows->head(with_bias(v, args->v_bias, at, dim, work), args->v_norm, NULL, args->eps, dim, work);
     store_heads(run, work, values + h * head_bytes);
   }
 }

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* qkv: norms per head, rotation, and keys and values into pages or into the segment's own rows. */
+/* qkv: biases, norms per head, rotation, and keys and values into pages or into the segment's own rows. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/parts.h"
+
+/* y = x + bias over the numbers of one head; bias may be NULL; y may equal x. */
+static void bias_head(const float *x, const float *bias, uint32_t n, float *y) {
+  for (uint32_t i = 0; i < n; i++) y[i] = bias == NULL ? x[i] : x[i] + bias[i];
+}
 
 /* y = rms(x) * weight over one head; weight may be NULL; y may equal x. */
 static void norm_head(const float *x, const float *weight, float eps, uint32_t n, float *y) {
@@ -43,13 +47,12 @@ static void *find_place(const weft_qkv_args *args, uint32_t r, uint32_t head, bo
 static void store_row(const weft_qkv_args *args, uint32_t r, float *work) {
   uint32_t dim = args->kv.head_dim;
   for (uint32_t head = 0; head < args->kv.n_kv_heads; head++) {
-    const float *k = args->k + r * args->k_stride + (uint64_t)head * dim;
-    const float *v = args->v + r * args->v_stride + (uint64_t)head * dim;
-    memcpy(work, k, dim * sizeof(float));
+    uint64_t at = (uint64_t)head * dim;
+    bias_head(args->k + r * args->k_stride + at, args->k_bias == NULL ? NULL : args->k_bias + at, dim, work);
     if (args->k_norm != NULL) norm_head(work, args->k_norm, args->eps, dim, work);
     rotate_head(args->inv_freq, args->position[r], dim, work);
     weft_kv_row_store(args->kv.type, work, dim, find_place(args, r, head, false));
-    memcpy(work, v, dim * sizeof(float));
+    bias_head(args->v + r * args->v_stride + at, args->v_bias == NULL ? NULL : args->v_bias + at, dim, work);
     if (args->v_norm) norm_head(work, NULL, args->eps, dim, work);
     weft_kv_row_store(args->kv.type, work, dim, find_place(args, r, head, true));
   }
@@ -68,7 +71,9 @@ weft_status ref_qkv(weft_device *device, const weft_qkv_args *args) {
       return parts_refuse_row("qkv", r, "has no place for its key and value");
     }
     for (uint32_t head = 0; head < args->n_heads; head++) {
-      float *q = args->q + r * args->q_stride + (uint64_t)head * dim;
+      uint64_t at = (uint64_t)head * dim;
+      float *q = args->q + r * args->q_stride + at;
+      if (args->q_bias != NULL) bias_head(q, args->q_bias + at, dim, q);
       if (args->q_norm != NULL) norm_head(q, args->q_norm, args->eps, dim, q);
       rotate_head(args->inv_freq, args->position[r], dim, q);
     }

@@ -339,21 +339,31 @@ typedef struct qkv_case {
   int32_t position;   /* of row 0 */
   bool queries_only;
   uint32_t n_rows;
+  uint32_t biases; /* Q, K, V: which of them have one */
 } qkv_case;
 
+enum { Q = 1, K = 2, V = 4 };
+
 static const qkv_case qkv_cases[] = {
-    {"qkv dim 8", 1, 1, 8, 1, WEFT_TYPE_F32, true, true, true, false, 4, 0, false, ROWS},
-    {"qkv dim 24", 3, 1, 24, 4, WEFT_TYPE_BF16, true, true, true, true, 3, 5, false, ROWS},
-    {"qkv dim 64", 4, 2, 64, 16, WEFT_TYPE_F32, true, true, false, false, 32, 1000, false, ROWS},
-    {"qkv dim 128, no norms", 4, 4, 128, 16, WEFT_TYPE_BF16, false, false, false, false, 64, 32760, false, ROWS},
-    {"qkv dim 256, K = V", 8, 2, 256, 16, WEFT_TYPE_BF16, true, true, true, true, 128, 131000, false, ROWS},
-    {"qkv dim 32, 8 bits", 2, 1, 32, 4, WEFT_TYPE_Q8_0, true, true, true, false, 16, 77, false, ROWS},
-    {"qkv dim 256, 8 bits", 8, 2, 256, 16, WEFT_TYPE_Q8_0, true, true, true, true, 128, 4000, false, ROWS},
-    {"qkv dim 512, partial", 4, 1, 512, 32, WEFT_TYPE_F32, true, true, true, true, 64, 999990, false, ROWS},
-    {"queries only, dim 256", 8, 1, 256, 16, WEFT_TYPE_BF16, true, true, true, false, 128, 500, true, ROWS},
-    {"queries only, dim 40", 3, 1, 40, 4, WEFT_TYPE_F32, true, true, true, false, 20, 3, true, ROWS},
-    {"qkv of many rows", 8, 4, 64, 128, WEFT_TYPE_BF16, true, true, true, false, 32, 9, false, 1400},
-    {"qkv of many rows, 8 bits", 7, 3, 64, 128, WEFT_TYPE_Q8_0, false, true, true, false, 32, 9, false, 700},
+    {"qkv dim 8", 1, 1, 8, 1, WEFT_TYPE_F32, true, true, true, false, 4, 0, false, ROWS, 0},
+    {"qkv dim 24", 3, 1, 24, 4, WEFT_TYPE_BF16, true, true, true, true, 3, 5, false, ROWS, 0},
+    {"qkv dim 64", 4, 2, 64, 16, WEFT_TYPE_F32, true, true, false, false, 32, 1000, false, ROWS, 0},
+    {"qkv dim 128, no norms", 4, 4, 128, 16, WEFT_TYPE_BF16, false, false, false, false, 64, 32760, false, ROWS, 0},
+    {"qkv dim 256, K = V", 8, 2, 256, 16, WEFT_TYPE_BF16, true, true, true, true, 128, 131000, false, ROWS, 0},
+    {"qkv dim 32, 8 bits", 2, 1, 32, 4, WEFT_TYPE_Q8_0, true, true, true, false, 16, 77, false, ROWS, 0},
+    {"qkv dim 256, 8 bits", 8, 2, 256, 16, WEFT_TYPE_Q8_0, true, true, true, true, 128, 4000, false, ROWS, 0},
+    {"qkv dim 512, partial", 4, 1, 512, 32, WEFT_TYPE_F32, true, true, true, true, 64, 999990, false, ROWS, 0},
+    {"queries only, dim 256", 8, 1, 256, 16, WEFT_TYPE_BF16, true, true, true, false, 128, 500, true, ROWS, 0},
+    {"queries only, dim 40", 3, 1, 40, 4, WEFT_TYPE_F32, true, true, true, false, 20, 3, true, ROWS, 0},
+    {"qkv of many rows", 8, 4, 64, 128, WEFT_TYPE_BF16, true, true, true, false, 32, 9, false, 1400, 0},
+    {"qkv of many rows, 8 bits", 7, 3, 64, 128, WEFT_TYPE_Q8_0, false, true, true, false, 32, 9, false, 700, 0},
+    {"qkv dim 64, biases", 8, 2, 64, 16, WEFT_TYPE_BF16, false, false, false, false, 32, 500, false, ROWS, Q | K | V},
+    {"qkv dim 128, some biases", 4, 4, 128, 16, WEFT_TYPE_F32, true, true, true, false, 64, 7, false, ROWS, Q | V},
+    {"qkv dim 256, K = V, 8 bits, bias of keys", 3, 2, 256, 16, WEFT_TYPE_Q8_0, false, true, false, true, 64, 7, false,
+     ROWS, K},
+    {"queries only, biases", 8, 1, 512, 16, WEFT_TYPE_BF16, true, true, true, false, 128, 500, true, ROWS, Q},
+    {"qkv of many rows, biases", 64, 8, 64, 128, WEFT_TYPE_BF16, false, false, false, false, 32, 9, false, 700,
+     Q | K | V},
 };
 
 enum { N_PAGES = 6 };
@@ -396,12 +406,13 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
   uint64_t q_cols = (uint64_t)c->n_heads * c->dim, kv_cols = (uint64_t)c->n_kv_heads * c->dim;
   uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
   float *inv_freq = memory_new(256 + 2 * 512, sizeof *inv_freq), *q_norm = inv_freq + 256;
-  float *k_norm = q_norm + 512;
+  float *k_norm = q_norm + 512, *bias = memory_new(q_cols + 2 * kv_cols, sizeof *bias);
   int64_t *slot = memory_new(n, sizeof *slot + sizeof(int32_t));
   int32_t *position = (int32_t *)(slot + n);
   for (uint32_t i = 0; i < c->n_rotated; i++) inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)c->dim);
   fill_normal(q_norm, c->dim, 91);
   fill_normal(k_norm, c->dim, 92);
+  fill_normal(bias, q_cols + 2 * kv_cols, 93);
   for (uint32_t r = 0; r < n; r++) {
     uint32_t row = first + r;
     position[r] = c->position + (int32_t)row;
@@ -415,6 +426,9 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
   args.k_stride = args.v_stride = kv_cols + PAD;
   args.q_norm = c->q_norm ? q_norm : NULL;
   args.k_norm = c->k_norm ? k_norm : NULL;
+  args.q_bias = (c->biases & Q) != 0 ? bias : NULL;
+  args.k_bias = (c->biases & K) != 0 ? bias + q_cols : NULL;
+  args.v_bias = (c->biases & V) != 0 ? bias + q_cols + kv_cols : NULL;
   args.inv_freq = inv_freq;
   args.position = position;
   args.slot = slot;
@@ -434,6 +448,7 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
   if (!c->queries_only) assert_int_equal(weft_qkv(device, &args), WEFT_E_INVALID);
   memory_free(inv_freq);
   memory_free(slot);
+  memory_free(bias);
 }
 
 /* Stored vectors: equal where untouched, else within tolerance; bf16 may round the other way once,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qkv: RMS norms per head, rotary embedding (RoPE), and keys and values into pages or into the segment's own rows.
+/* qkv: biases, RMS norms per head, rotary embedding (RoPE), and keys and values into pages or into the segment's own
+ * rows.
  *
  * A warp has heads of one row, one after another, with the row's sines and cosines; where rows are few, it has one. Its
  * lane has pairs (i, i + head_dim / 2), i = lane + 32 t, which are the two numbers that rotate together; they stay in
@@ -87,6 +88,18 @@ static __device__ __forceinline__ void load_head(float (&x)[2][PAIRS], const flo
   }
 }
 
+/* Loads a head's bias; NULL: -0, which changes no number. */
+template <int PAIRS>
+static __device__ __forceinline__ void load_bias(float (&x)[2][PAIRS], const float *bias, uint32_t dim) {
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) {
+    uint32_t i = threadIdx.x % 32 + 32 * t;
+    bool is_there = bias != NULL && i < dim / 2;
+    x[0][t] = is_there ? bias[i] : -0.0f;
+    x[1][t] = is_there ? bias[i + dim / 2] : -0.0f;
+  }
+}
+
 template <int PAIRS>
 static __device__ __forceinline__ void store_head(const float (&x)[2][PAIRS], weft_type type, void *to, uint32_t dim) {
 #pragma unroll
@@ -148,30 +161,43 @@ static __host__ __device__ uint32_t heads_of(const weft_qkv_args &a) {
   return a.n_heads + (a.k == NULL ? 0 : 2 * a.kv.n_kv_heads);
 }
 
-/* A head of a row: its kind, where it comes from and goes to (NULL: nowhere), and its norm's weights. */
+/* A head of a row: its kind, where it comes from and goes to (NULL: nowhere), its bias and its norm's weights. */
 typedef struct head_place {
   bool is_query, is_value;
-  const float *from, *weight;
+  const float *from, *bias, *weight;
   void *to;
 } head_place;
+
+static __device__ __forceinline__ const float *bias_at(const float *bias, uint32_t head, uint32_t dim) {
+  return bias == NULL ? NULL : bias + (uint64_t)head * dim;
+}
 
 static __device__ __forceinline__ head_place head_at(const weft_qkv_args &a, const row_place &row, uint32_t r,
                                                      uint32_t head) {
   uint32_t dim = a.kv.head_dim, key = head - a.n_heads, value = key - a.kv.n_kv_heads;
   if (head < a.n_heads) {
     float *q = a.q + (uint64_t)r * a.q_stride + (uint64_t)head * dim;
-    return {true, false, q, a.q_norm, q};
+    return {true, false, q, bias_at(a.q_bias, head, dim), a.q_norm, q};
   }
   if (key < a.kv.n_kv_heads)
-    return {false, false, a.k + (uint64_t)r * a.k_stride + (uint64_t)key * dim, a.k_norm,
+    return {false,
+            false,
+            a.k + (uint64_t)r * a.k_stride + (uint64_t)key * dim,
+            bias_at(a.k_bias, key, dim),
+            a.k_norm,
             row.k == NULL ? NULL : row.k + key * row.next};
-  return {false, true, a.v + (uint64_t)r * a.v_stride + (uint64_t)value * dim, NULL,
+  return {false,
+          true,
+          a.v + (uint64_t)r * a.v_stride + (uint64_t)value * dim,
+          bias_at(a.v_bias, value, dim),
+          NULL,
           row.v == NULL ? NULL : row.v + value * row.next};
 }
 
-/* The numbers of the next head are in flight while a head is computed. */
-template <int PAIRS>
-static __global__ void __launch_bounds__(32 * QKV_WARPS, PAIRS <= 4   ? 8
+/* The numbers of the next head are in flight while a head is computed. BIASED: some heads have biases. */
+template <int PAIRS, bool BIASED>
+static __global__ void __launch_bounds__(32 * QKV_WARPS, PAIRS <= 1   ? 12
+                                                         : PAIRS <= 4 ? 8
                                                          : PAIRS <= 8 ? 5
                                                                       : 1)
     qkv_kernel(const __grid_constant__ weft_qkv_args a) {
@@ -179,21 +205,29 @@ static __global__ void __launch_bounds__(32 * QKV_WARPS, PAIRS <= 4   ? 8
   uint32_t n_heads = heads_of(a), dim = a.kv.head_dim;
   uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, step = gridDim.x * QKV_WARPS, r = blockIdx.y;
   if (head >= n_heads) return;
-  __shared__ float line[QKV_WARPS][WEFT_HEAD_DIM_MAX];
+  __shared__ float line[QKV_WARPS][64 * PAIRS];
   row_place row = place_of_row(a, r);
   head_place h = head_at(a, row, r, head);
   const float *weight = h.weight;
-  float x[2][PAIRS], next[2][PAIRS];
+  float x[2][PAIRS], next[2][PAIRS], bias[2][PAIRS];
   head_factors<PAIRS> factors;
   find_angles<PAIRS>(h.is_value ? NULL : a.inv_freq, a.position[r], dim, factors);
   find_weights<PAIRS>(weight, dim, factors);
+  if (BIASED) load_bias<PAIRS>(bias, h.bias, dim);
   wait_for_prior_grids();
   load_head<PAIRS>(next, h.from, dim);
   for (; head < n_heads; head += step) {
     h = head_at(a, row, r, head);
 #pragma unroll
-    for (int t = 0; t < PAIRS; t++) x[0][t] = next[0][t], x[1][t] = next[1][t];
-    if (head + step < n_heads) load_head<PAIRS>(next, head_at(a, row, r, head + step).from, dim);
+    for (int t = 0; t < PAIRS; t++) {
+      x[0][t] = BIASED ? __fadd_rn(next[0][t], bias[0][t]) : next[0][t];
+      x[1][t] = BIASED ? __fadd_rn(next[1][t], bias[1][t]) : next[1][t];
+    }
+    if (head + step < n_heads) {
+      head_place then = head_at(a, row, r, head + step);
+      load_head<PAIRS>(next, then.from, dim);
+      if (BIASED) load_bias<PAIRS>(bias, then.bias, dim);
+    }
     if (h.weight != weight) find_weights<PAIRS>(h.weight, dim, factors);
     weight = h.weight;
     if (h.is_value ? a.v_norm : weight != NULL) norm_head<PAIRS>(x, factors, a.eps, dim);
@@ -203,6 +237,12 @@ static __global__ void __launch_bounds__(32 * QKV_WARPS, PAIRS <= 4   ? 8
     else if (h.to != NULL)
       store_head<PAIRS>(x, h.is_query ? WEFT_TYPE_F32 : a.kv.type, h.to, dim);
   }
+}
+
+template <int PAIRS>
+static void start_qkv(cuda_device *d, dim3 grid, const weft_qkv_args &a) {
+  bool is_biased = a.q_bias != NULL || a.k_bias != NULL || a.v_bias != NULL;
+  cuda_start(d, is_biased ? qkv_kernel<PAIRS, true> : qkv_kernel<PAIRS, false>, grid, 32 * QKV_WARPS, 0, a);
 }
 
 weft_status cuda_qkv(weft_device *device, const weft_qkv_args *args) {
@@ -215,12 +255,14 @@ weft_status cuda_qkv(weft_device *device, const weft_qkv_args *args) {
     a.n_rows = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     uint32_t most = cuda_ceil(n_heads, QKV_WARPS), wanted = cuda_ceil(QKV_BLOCKS * d->n_multiprocessors, a.n_rows);
     dim3 grid(wanted < most ? wanted : most, a.n_rows);
-    if (pairs <= 4)
-      cuda_start(d, qkv_kernel<4>, grid, 32 * QKV_WARPS, 0, a);
+    if (pairs <= 1)
+      start_qkv<1>(d, grid, a);
+    else if (pairs <= 4)
+      start_qkv<4>(d, grid, a);
     else if (pairs <= 8)
-      cuda_start(d, qkv_kernel<8>, grid, 32 * QKV_WARPS, 0, a);
+      start_qkv<8>(d, grid, a);
     else
-      cuda_start(d, qkv_kernel<16>, grid, 32 * QKV_WARPS, 0, a);
+      start_qkv<16>(d, grid, a);
     a.q += (uint64_t)a.n_rows * a.q_stride;
     a.position += a.n_rows;
     if (a.k == NULL) continue;
