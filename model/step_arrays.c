@@ -9,7 +9,7 @@
 
 enum {
   ENTRIES_PER_TABLE = 64, /* taken at open; longer tables make the memory grow once */
-  OLD_SEGMENTS_MAX = 16   /* of a batch: each is compared with all others */
+  OLD_SEGMENTS_MAX = 128  /* of a batch: each is compared with all others */
 };
 
 static uint64_t row_bytes(uint32_t n_groups) {
@@ -94,20 +94,25 @@ static uint8_t *pack_words(step_arrays *a, const int32_t *words, uint64_t n, uin
   return on_device;
 }
 
-/* A page holds the same positions in every table that has it. So of the pages that another segment stores into, only
- * the one at the same place of this segment's table matters. */
-static uint32_t count_old(const weft_batch *batch, const weft_kv_layout *layout, uint32_t s, uint32_t g) {
-  uint32_t block = layout->group[g].block_tokens, n_old = batch->segment[s].kv_len;
-  const uint32_t *table = batch->table + batch->table_at[s * batch->n_groups + g];
-  if (batch->n_segments > OLD_SEGMENTS_MAX) return 0;
-  for (uint32_t other = 0; other < batch->n_segments; other++) {
+/* Finds for each segment of a group how many positions are older than the step. A page holds the same positions in
+ * every table that has it. So of the pages that another segment stores into, only the one at the same place of a
+ * segment's table matters. */
+static void find_old(step_arrays *a, const weft_batch *batch, const weft_kv_layout *layout, uint32_t g) {
+  uint32_t n_groups = batch->n_groups, block = layout->group[g].block_tokens;
+  bool is_state = layout->group[g].state_pages > 0, is_known = !is_state && batch->n_segments <= OLD_SEGMENTS_MAX;
+  for (uint32_t s = 0; s < batch->n_segments; s++) a->n_old[s * n_groups + g] = is_known ? batch->segment[s].kv_len : 0;
+  for (uint32_t other = 0; is_known && other < batch->n_segments; other++) {
     const weft_segment *from = &batch->segment[other];
-    if (other == s || from->stores != WEFT_STORES_POOL) continue;
-    const uint32_t *pages = batch->table + batch->table_at[other * batch->n_groups + g];
-    for (uint32_t at = from->kv_len; at < from->kv_len + from->n_rows && at < n_old; at = (at / block + 1) * block)
-      if (pages[at / block] == table[at / block]) n_old = at;
+    const uint32_t *pages = batch->table + batch->table_at[other * n_groups + g];
+    if (from->stores != WEFT_STORES_POOL) continue;
+    for (uint32_t at = from->kv_len; at < from->kv_len + from->n_rows; at = (at / block + 1) * block) {
+      uint32_t place = at / block, page = pages[place];
+      for (uint32_t s = 0; s < batch->n_segments; s++) {
+        uint32_t *n_old = &a->n_old[s * n_groups + g];
+        if (s != other && at < *n_old && batch->table[batch->table_at[s * n_groups + g] + place] == page) *n_old = at;
+      }
+    }
   }
-  return n_old;
 }
 
 /* staging: [group][row] slots, then tokens, positions, cells, tables. */
@@ -129,12 +134,12 @@ static void pack_arrays(step_arrays *a, const weft_forward_args *args) {
   if (args->cell_of != NULL) a->cell_of = (const int32_t *)(const void *)pack_words(a, args->cell_of, n, &at);
   a->table = (const uint32_t *)(const void *)(on_device + at);
   uint64_t entry = 0;
+  for (uint32_t g = 0; g < batch->n_groups; g++) find_old(a, batch, layout, g);
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     for (uint32_t g = 0; g < batch->n_groups; g++) {
       uint32_t first, end;
       entries_of(batch, layout, s, g, &first, &end);
       a->table_at[s * batch->n_groups + g] = (int64_t)entry - first;
-      a->n_old[s * batch->n_groups + g] = layout->group[g].state_pages > 0 ? 0 : count_old(batch, layout, s, g);
       if (first == end) continue;
       const uint32_t *table = batch->table + batch->table_at[s * batch->n_groups + g];
       memcpy(a->staging + at + entry * sizeof *table, table + first, (end - first) * sizeof *table);

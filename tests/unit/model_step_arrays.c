@@ -12,7 +12,7 @@
 #include "model/step_arrays.h"
 #include "tests/support/fake_card.h"
 
-enum { SEGMENTS = 20, BLOCK = 8, TABLE = 16 };
+enum { SEGMENTS = 129, BLOCK = 8, TABLE = 16 };
 
 typedef struct world {
   fake_card *card;
@@ -93,12 +93,18 @@ static void test_prompt_and_canvas(void **state) {
   close_world(&w);
 }
 
-/* Too many segments to compare each with all others. */
+/* As many sequences as are compared, each with all others, then one more. */
 static void test_many(void **state) {
   (void)state;
   world w;
   open_world(&w);
-  for (uint32_t s = 0; s < SEGMENTS; s++) add_segment(&w, 9, 1, false);
+  for (uint32_t s = 0; s + 1 < SEGMENTS; s++) add_segment(&w, 9, 1, false);
+  share_pages(&w, SEGMENTS - 2, 0, 2); /* the first one stores into the second page */
+  assert_old(&w, 3, 9);
+  assert_old(&w, SEGMENTS - 2, 9);
+  w.segment[SEGMENTS - 2].kv_len = 12;
+  assert_old(&w, SEGMENTS - 2, 9);
+  add_segment(&w, 9, 1, false);
   assert_old(&w, 3, 0);
   close_world(&w);
 }
