@@ -113,6 +113,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_TH
   float4 *w = memory, *x = memory + ROUTER_EXPERTS * part_stride(n_in);
   uint32_t rank = blockIdx.x % ROUTER_BLOCKS, lane = threadIdx.x % 32, chain = lane / 4 % 4, row = lane / 2 % 2;
   uint32_t expert = threadIdx.x / 32 * 16 + lane / 16 * 2 + lane % 2;
+  bool has_experts = threadIdx.x / 32 * 16 < a.n_experts; /* a warp has sixteen */
   float scale[ROUTER_EXPERTS / 32];
   cluster_arrive_first();
   copy_chains(w, weights, n_in, ROUTER_EXPERTS, 0, a.n_experts, n_in);
@@ -125,8 +126,9 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_TH
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
-    float sum[R][PART_EXPERTS];
-    add_chains<R>(x + row * part_stride(n_in) + chain, w + expert * part_stride(n_in) + chain, n_in, sum);
+    float sum[R][PART_EXPERTS] = {};
+    if (has_experts)
+      add_chains<R>(x + row * part_stride(n_in) + chain, w + expert * part_stride(n_in) + chain, n_in, sum);
     if (first >= gridDim.x / ROUTER_BLOCKS * n_rows) cluster_wait(); /* all blocks have added up the rows before */
 #pragma unroll
     for (uint32_t i = 0; i < R; i++) {
