@@ -2,9 +2,9 @@
 /* The unpermute and combine of experts (combine.h): a block has some columns of a row, finds where the row's ranks lie
  * and adds them leaf by leaf. */
 #include "kernels/cuda/moe/combine.h"
-#include "kernels/cuda/moe/ranks.cuh"
 
-enum { COMBINE_RANKS = 8 };
+#include "kernels/cuda/gemm/acquire.cuh"
+#include "kernels/cuda/moe/ranks.cuh"
 
 /* n results beside each other, as they lie in memory: one, or 16 bytes that are read at once. */
 template <class T, uint32_t n>
@@ -44,18 +44,19 @@ static __device__ __forceinline__ void store_sums(float *y, const float (&sums)[
   }
 }
 
-/* value += the bias that begins at `from`. */
 template <uint32_t n>
-static __device__ __forceinline__ void add_down_bias(const float *from, float (&value)[n]) {
-  float bias[n];
+static __device__ __forceinline__ void load_down_bias(const float *from, float (&bias)[n]) {
   if constexpr (n == 1) {
     bias[0] = *from;
   } else {
 #pragma unroll
     for (uint32_t e = 0; e < n; e += 4) *(float4 *)(void *)(bias + e) = *(const float4 *)(const void *)(from + e);
   }
-#pragma unroll
-  for (uint32_t e = 0; e < n; e++) value[e] = __fadd_rn(value[e], bias[e]);
+}
+
+/* Ranks whose results a thread loads at a time: fewer where their biases are loaded beside them. */
+__host__ __device__ constexpr uint32_t combine_ranks_of(bool biased) {
+  return biased ? 4 : 8;
 }
 
 /* Threads of a block that have n columns each. */
@@ -85,35 +86,67 @@ static __device__ __forceinline__ void list_ranks(const weft_experts_args &a, ui
   __syncthreads();
 }
 
+/* The biases of the row's next ranks from rank `first` on, of columns from i on. */
+template <uint32_t n>
+struct rank_biases {
+  static constexpr uint32_t n_ranks = combine_ranks_of(true);
+  float of[n_ranks][n];
+
+  __device__ __forceinline__ void load(const weft_experts_args &a, const combine_rank *ranks, uint32_t first,
+                                       uint32_t n_in, uint32_t i) {
+#pragma unroll
+    for (uint32_t j = 0; j < n_ranks; j++) {
+      if (first + j < a.k && ranks[first + j].place >= 0 && i < n_in)
+        load_down_bias(a.down_bias + (uint64_t)ranks[first + j].expert * n_in + i, of[j]);
+    }
+  }
+};
+
 /* The unpermute and combine: adds the ranks of a row. A thread has 16 bytes of columns where they may be read at
- * once, else one column, and loads those of COMBINE_RANKS ranks at a time. */
+ * once, else one column, and loads those of some ranks at a time. early: places, ids and weights are there before the
+ * kernel in front of this one has ended; then the ranks and their first biases are too. */
 template <uint32_t n, class T, bool BIASED>
 static __global__ void __launch_bounds__(combine_threads(n))
-    combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
+    combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in,
+                   bool early) {
+  constexpr uint32_t n_ranks = combine_ranks_of(BIASED);
   extern __shared__ __align__(16) combine_rank ranks[]; /* [k + 1] */
-  launch_dependents_and_wait();
+  launch_dependent_grids();
+  if (early)
+    acquire_prior_writes();
+  else
+    wait_for_prior_grids();
   uint32_t r = blockIdx.y, i = n * (blockIdx.x * combine_threads(n) + threadIdx.x);
+  rank_biases<BIASED ? n : 1> bias;
   list_ranks(a, (uint64_t)r * a.k, pair_at, ranks);
+  if constexpr (BIASED) bias.load(a, ranks, 0, n_in, i);
+  if (early) wait_for_prior_grids();
   if (i >= n_in) return;
   leaf_sums<n> sums;
   sums.clear();
   down += i;
-  for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
-    results<T, n> value[COMBINE_RANKS];
+  for (uint32_t first = 0; first < a.k; first += n_ranks) {
+    results<T, n> value[n_ranks];
+    if constexpr (BIASED)
+      if (first > 0) bias.load(a, ranks, first, n_in, i);
 #pragma unroll
-    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
+    for (uint32_t j = 0; j < n_ranks; j++) {
       int32_t at = first + j < a.k ? ranks[first + j].place : -1;
       value[j].clear();
       if (at >= 0) value[j].load(down + (uint64_t)(uint32_t)at * n_in);
     }
 #pragma unroll
-    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
+    for (uint32_t j = 0; j < n_ranks; j++) {
       if (first + j >= a.k) break; /* without this branch additions are moved between the loads */
       const combine_rank of = ranks[first + j];
       float own[n];
 #pragma unroll
       for (uint32_t e = 0; e < n; e++) own[e] = value[j].at(e);
-      if (BIASED && of.place >= 0) add_down_bias(a.down_bias + (uint64_t)of.expert * n_in + i, own);
+      if constexpr (BIASED) {
+#pragma unroll
+        for (uint32_t e = 0; e < n; e++)
+          if (of.place >= 0) own[e] = __fadd_rn(own[e], bias.of[j][e]);
+      }
 #pragma unroll
       for (uint32_t e = 0; e < n; e++) sums.add(e, __fmul_rn(of.weight, own[e]));
       sums.close(of.leaf, ranks[first + j + 1].leaf);
@@ -138,7 +171,8 @@ static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, 
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     dim3 grid(cuda_ceil(from->n_in, n_columns * n_threads), n);
-    cuda_start(d, kernel, grid, n_threads, (args->k + 1) * sizeof(combine_rank), a, down, pair_at, from->n_in);
+    cuda_start(d, kernel, grid, n_threads, (args->k + 1) * sizeof(combine_rank), a, down, pair_at, from->n_in,
+               from->early && first == 0);
     a.weights += (uint64_t)n * a.k;
     a.ids += (uint64_t)n * a.k;
     a.y += n * a.y_stride;

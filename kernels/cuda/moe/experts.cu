@@ -511,8 +511,9 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
   gemm_args in = gate_up_args(args, p, args->gate_up != NULL ? args->gate_up : args->gate, NULL, 0); /* if streamed */
   weft_status status = p->streamed ? d->set->experts_stream(d, args, &in, &a) : gemm(d, &a);
   if (status != WEFT_OK) return status;
-  const experts_results from = {p->down, a.y_is_bf16, p->n_in, p->n_all, p->pair_at};
-  return experts_combine(d, args, &from);
+  /* The product with gate and up has waited for the places before it let down start (experts_stream.cu). */
+  const experts_results results = {p->down, a.y_is_bf16, p->streamed, p->n_in, p->n_all, p->pair_at};
+  return experts_combine(d, args, &results);
 }
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
