@@ -101,15 +101,12 @@ weft_status gemm(cuda_device *d, const gemm_args *args) {
   if (args->type == WEFT_TYPE_F32) return gemm_f32(d, args);
   bool few = args->jobs == NULL && (args->ids != NULL || !args->is_tiled);
   if (args->is_w8a8)
-    return (few || w8a8_gemv_takes_tiled(args) ? d->set->w8a8_gemv
-            : int8_gemm_takes(args)            ? d->set->int8_gemm
-                                               : d->set->w8a8_gemm)(d, args);
+    return (few ? d->set->w8a8_gemv : int8_gemm_takes(args) ? d->set->int8_gemm : d->set->w8a8_gemm)(d, args);
   if (args->jobs != NULL) return d->set->gemm_grouped(d, args);
   return few || gemv_takes_tiled(*args) ? d->set->gemv(d, args) : d->set->gemm_dense(d, args);
 }
 
 bool gemm_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
-  if (args->is_w8a8 && w8a8_gemv_takes_tiled(args)) return gemm_pairs_up(args);
   return args->is_w8a8 &&
          (int8_gemm_takes(args) ? int8_gemm_has_gated_epilogue(args) : w8a8_has_gated_epilogue(d, args));
 }

@@ -61,12 +61,10 @@ weft_status w8a8_dense_setup(cuda_device *d);
  * (moe/w8a8_gate_up_gemv.cu, moe/w8a8_down_gemv.cu), which stand beside gemv and those of experts_gemv.h. Each
  * function whose name has `takes` or `fits` says whether so many rows of n_in inputs have room in a block's shared
  * memory. shared: rows of a shared MLP lie beside the others. w8a8_gemv_takes_raw: whether so few rows may come raw
- * (gemm_raw_rows); w8a8_gemv_reads_raw: whether those of a dense product do. w8a8_gemv_takes_tiled: whether w8a8_gemv
- * takes a product of rows that are tiled for GEMM. */
+ * (gemm_raw_rows); w8a8_gemv_reads_raw: whether those of a dense product do. */
 bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated);
 bool w8a8_gemv_takes_raw(uint32_t n_rows, uint32_t n_in);
 bool w8a8_gemv_reads_raw(const gemm_args *args);
-bool w8a8_gemv_takes_tiled(const gemm_args *args);
 weft_status w8a8_gemv(cuda_device *d, const gemm_args *args);
 bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool shared);
 weft_status w8a8_gemv_gate_up(cuda_device *d, const gemm_args *args);

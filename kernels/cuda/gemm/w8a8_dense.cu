@@ -240,7 +240,7 @@ dense_items dense_items_of(const cuda_device *d, const gemm_args *a) {
 }
 
 bool w8a8_is_narrow(const cuda_device *d, const gemm_args *a) {
-  return a->is_w8a8 && a->is_tiled && a->jobs == NULL && !w8a8_gemv_takes_tiled(a) && !int8_gemm_takes(a) &&
+  return a->is_w8a8 && a->is_tiled && a->jobs == NULL && !int8_gemm_takes(a) &&
          dense_items_of(d, a).tiles == TEAM_TILES;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Split-K GEMV in W8A8 (w8a8.h) for up to 16 rows, in the portable set up to 32. A warp takes 16 outputs and one split
+/* Split-K GEMV in W8A8 (w8a8.h) for up to 16 rows. A warp takes 16 outputs and one split
  * of the spans, and leaves the exact integer sum of each span in shared memory; the warps of a row tile then reduce the
  * tile's spans in their order. Weights, blocks, raw rows and gated products are as in gemv.cu. */
 #include "kernels/cuda/gemm/w8a8_gemv_dense.cuh"
@@ -12,9 +12,6 @@ static constexpr bool IS_PORTABLE = true;
 #else
 static constexpr bool IS_PORTABLE = false;
 #endif
-
-/* Whether there are kernels for 17 to 32 rows, which come tiled. On Hopper w8a8_dense is faster. */
-static constexpr bool TAKES_TILED = IS_PORTABLE;
 
 template <int T, int NT, int ROWS, bool GATED>
 static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
@@ -31,14 +28,14 @@ bool w8a8_gemv_takes_raw(uint32_t n_rows, uint32_t n_in) {
 
 /* Whether a block has room for the product; n_raw: how many of the rows come raw. */
 static bool has_room(int type, uint32_t n_rows, uint32_t n_in, bool gated, uint32_t n_raw) {
-  uint32_t n_columns = n_rows == 1 && n_raw == 1 ? 1 : n_rows <= 8 ? 8 : n_rows <= 16 ? 16 : 32;
+  uint32_t n_columns = n_rows == 1 && n_raw == 1 ? 1 : n_rows <= 8 ? 8 : 16;
   return w8a8_gemv_bytes(type, gated ? 2 : 1, GEMV_SPLITS_MAX, cuda_ceil(n_in, W8A8_SPAN), n_columns, n_raw, 2) <=
          GEMV_SHARED_BYTES_MAX;
 }
 
 bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
   uint32_t n_raw = w8a8_gemv_takes_raw(n_rows, n_in) ? n_rows : 0;
-  return n_rows <= 32 && w8a8_takes(type) &&
+  return n_rows <= GEMV_ROWS_NARROW && w8a8_takes(type) &&
          (has_room(type, n_rows, n_in, gated, n_raw) || has_room(type, n_rows, n_in, gated, 0));
 }
 
@@ -46,11 +43,6 @@ bool w8a8_gemv_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
 bool w8a8_gemv_reads_raw(const gemm_args *a) {
   return w8a8_gemv_takes_raw(a->n_rows, a->n_in) &&
          has_room(a->type, a->n_rows, a->n_in, a->activation != 0, a->n_rows);
-}
-
-bool w8a8_gemv_takes_tiled(const gemm_args *a) {
-  return TAKES_TILED && a->jobs == NULL && a->n_rows > GEMV_ROWS_NARROW && gemv_tiles(*a) <= GEMV_TILES &&
-         w8a8_gemv_takes(a->type, a->n_rows, a->n_in, a->n_weights == 2 || a->gated);
 }
 
 /* How a product is cut: n_slots row tiles at once in a block, each by n_splits warps. */
@@ -130,14 +122,10 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *args) {
     if (status == WEFT_OK) status = launch_gemv<T, 1, ROWS_RAW>(d, NULL);
     if (status == WEFT_OK) status = launch_gemv<T, 1, ROWS_PREPARED>(d, NULL);
     if (status == WEFT_OK) status = launch_gemv<T, 2, ROWS_PREPARED>(d, NULL);
-    if constexpr (TAKES_TILED)
-      if (status == WEFT_OK) status = launch_gemv<T, 4, ROWS_PREPARED>(d, NULL);
     return status;
   } else if (args->raw.x != NULL) {
     return args->n_rows == 1 ? launch_gemv<T, 1, ROWS_RAW_ONE>(d, args) : launch_gemv<T, 1, ROWS_RAW>(d, args);
   } else {
-    if constexpr (TAKES_TILED)
-      if (args->n_rows > 16) return launch_gemv<T, 4, ROWS_PREPARED>(d, args);
     return args->n_rows <= 8 ? launch_gemv<T, 1, ROWS_PREPARED>(d, args) : launch_gemv<T, 2, ROWS_PREPARED>(d, args);
   }
 }

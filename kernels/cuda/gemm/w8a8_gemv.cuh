@@ -73,8 +73,7 @@ static __device__ __forceinline__ void quantise_rows(const gemm_args &a, uint32_
   __syncthreads();
 }
 
-/* The rows that a lane reads, lane / 4 of each eight; of one raw row all read the same. Tiled: the eight rows' first
- * tile. */
+/* The rows that a lane reads, lane / 4 of each eight; of one raw row all read the same. */
 template <int NT>
 struct w8a8_rows {
   const uint8_t *numbers[NT];
@@ -99,26 +98,12 @@ static __device__ __forceinline__ void mma_s8(int32_t (&d)[4], const uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The same of rows that are tiled for GEMM (w8a8.h). tile: the first 16 bytes of the lane's row in the unit's tile. */
-static __device__ __forceinline__ void load_numbers_tiled(const uint8_t *tile, bool tail, uint32_t (&b)[8]) {
-  uint32_t lane = threadIdx.x % 32;
-  tile += lane / 4 * 128 + lane % 4 * 4;
-#pragma unroll
-  for (uint32_t p = 0; p < 8; p++)
-    b[p] = tail && p >= 4 ? 0 : *(const uint32_t *)(const void *)(tile + (p ^ lane / 4) * 16);
-}
-
 /* The rows' operands of a span. Those of rows after the prologue are loaded before the span's weights are waited
  * for; a raw row lies in shared memory and is read when it is needed. */
 template <int NT>
 struct span_rows {
   uint32_t b[2][NT][8];
 };
-
-/* More than 16 rows come tiled. */
-static __host__ __device__ constexpr bool comes_tiled(int nt) {
-  return nt > 2;
-}
 
 template <int T, int NT>
 static __device__ __forceinline__ void load_rows(const gemm_args &a, uint32_t span, const w8a8_rows<NT> &rows,
@@ -129,12 +114,7 @@ static __device__ __forceinline__ void load_rows(const gemm_args &a, uint32_t sp
     if (packed_shape_of(T).unit == 128 && unit >= a.n_units) continue;
     bool tail = packed_shape_of(T).unit == 128 && is_tail_unit(a, unit);
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-      if constexpr (comes_tiled(NT))
-        load_numbers_tiled(rows.numbers[n] + (uint64_t)unit * a.x_tiles * 1024, tail, out.b[u][n]);
-      else
-        load_numbers(rows.numbers[n], unit, tail, out.b[u][n]);
-    }
+    for (int n = 0; n < NT; n++) load_numbers(rows.numbers[n], unit, tail, out.b[u][n]);
   }
 }
 
@@ -151,8 +131,7 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, const g
     step[r] = __uint_as_float((uint32_t)steps[lane / 4 + 8 * r] << 16);
     over[r] = inverse_of(step[r]);
   }
-  constexpr int n_halves = comes_tiled(NT) ? 1 : 2;
-  int32_t half[n_halves][NT][4] = {}; /* of 128 inputs each: shorter chains, where there are registers */
+  int32_t half[2][NT][4] = {}; /* of 128 inputs each: shorter chains */
 #pragma unroll
   for (uint32_t u = 0; u < 2; u++) {
     uint32_t unit = 2 * span + u;
@@ -171,12 +150,11 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, const g
       uint32_t w[4];
       requantise_operands<T>(codes, factors, i, w);
 #pragma unroll
-      for (int n = 0; n < NT; n++) mma_s8(half[u % n_halves][n], w, x.b[u][n][2 * i], x.b[u][n][2 * i + 1]);
+      for (int n = 0; n < NT; n++) mma_s8(half[u][n], w, x.b[u][n][2 * i], x.b[u][n][2 * i + 1]);
     }
   }
 #pragma unroll
-  for (int at = 0; at < 4 * NT; at++)
-    d[at / 4][at % 4] = half[0][at / 4][at % 4] + (n_halves == 2 ? half[n_halves - 1][at / 4][at % 4] : 0);
+  for (int at = 0; at < 4 * NT; at++) d[at / 4][at % 4] = half[0][at / 4][at % 4] + half[1][at / 4][at % 4];
 }
 
 /* ---- sums of a row tile's spans: [span][column][16 outputs, then unused ones up to COLUMN], [16] steps --- */

@@ -99,15 +99,13 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
   const float *x_scales = (const float *)(const void *)(x + w8a8_scales_at(n_spans, a.x_tiles));
   auto scales = [&](uint32_t r) {
     if (RAW) return span_scales{scales_of_row(raw + r * bytes_of_row(n_spans), n_spans), 1};
-    return comes_tiled(NT) ? span_scales{x_scales + r, a.x_tiles * 8} : span_scales{x_scales + r * n_spans, 1};
+    return span_scales{x_scales + r * n_spans, 1};
   };
   w8a8_rows<NT> rows;
 #pragma unroll
   for (int n = 0; n < NT; n++) {
-    uint32_t r = ONE ? 0 : min(8 * n + lane / 4, a.n_rows - 1), tile = min((uint32_t)n, (a.n_rows - 1) / 8);
-    rows.numbers[n] = RAW               ? raw + r * bytes_of_row(n_spans)
-                      : comes_tiled(NT) ? x + tile * 1024
-                                        : x + (uint64_t)r * n_spans * W8A8_SPAN;
+    uint32_t r = ONE ? 0 : min(8 * n + lane / 4, a.n_rows - 1);
+    rows.numbers[n] = RAW ? raw + r * bytes_of_row(n_spans) : x + (uint64_t)r * n_spans * W8A8_SPAN;
   }
   for (uint32_t group = blocks.own(); group < n_groups; group += blocks.count()) {
     if (group != blocks.own()) tile = find_slot<GATED>(a, group, slot, n_slots);

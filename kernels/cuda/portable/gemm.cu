@@ -11,6 +11,8 @@ static weft_status multiply(cuda_device *d, const gemm_args *args) {
       return args->is_w8a8 ? w8a8_gemm_wide(d, args) : gemm_wide(d, args);
     case TILE_NARROW:
       return args->is_w8a8 ? w8a8_gemm_narrow(d, args) : gemm_narrow(d, args);
+    case TILE_SPLIT:
+      return w8a8_gemm_split(d, args);
     default:
       return args->is_w8a8 ? w8a8_gemm_thin(d, args) : gemm_thin(d, args);
   }

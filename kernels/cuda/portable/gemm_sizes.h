@@ -12,5 +12,6 @@ weft_status gemm_thin(cuda_device *d, const gemm_args *args);
 weft_status w8a8_gemm_wide(cuda_device *d, const gemm_args *args);
 weft_status w8a8_gemm_narrow(cuda_device *d, const gemm_args *args);
 weft_status w8a8_gemm_thin(cuda_device *d, const gemm_args *args);
+weft_status w8a8_gemm_split(cuda_device *d, const gemm_args *args);
 
 #endif

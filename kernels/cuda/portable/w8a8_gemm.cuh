@@ -84,6 +84,42 @@ static __device__ __forceinline__ void scale_sums(const uint8_t *stage, const sp
   }
 }
 
+/* sums += the integers of the spans of a round of all teams, span by span, where team t has the t-th part of the rows'
+ * eights. stages: the teams', of which the first n_spans have a span. given: memory for the integers of all teams,
+ * which begin at 0 again. */
+template <class S>
+static __device__ __forceinline__ void scale_sums_of_teams(const uint8_t *stages, uint8_t *given, uint32_t own_tile,
+                                                           uint32_t n_spans, int32_t (&d)[S::per_warp][S::nt][4],
+                                                           float (&sums)[S::nt / S::teams][4]) {
+  constexpr uint32_t n_own = S::nt / S::teams;
+  uint32_t lane = threadIdx.x % 32, team = team_of<S>();
+  float4 *of_tile = (float4 *)(void *)given + own_tile * S::nt * 32 + lane; /* [team][row tile][eight][lane] */
+#pragma unroll
+  for (uint32_t n = 0; n < S::nt; n++) {
+    of_tile[(team * S::tiles * S::nt + n) * 32] =
+        make_float4((float)d[0][n][0], (float)d[0][n][1], (float)d[0][n][2], (float)d[0][n][3]);
+    d[0][n][0] = d[0][n][1] = d[0][n][2] = d[0][n][3] = 0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (uint32_t t = 0; t < S::teams; t++) {
+    if (t >= n_spans) break;
+    const uint8_t *stage = stages + t * S::stage;
+    const uint16_t *steps = (const uint16_t *)(const void *)(stage + S::steps_at) + own_tile * 16 + lane / 4;
+    const float2 *scales = (const float2 *)(const void *)(stage + S::scales_at) + team * n_own * 4 + lane % 4;
+    float low = __uint_as_float((uint32_t)steps[0] << 16), high = __uint_as_float((uint32_t)steps[8] << 16);
+#pragma unroll
+    for (uint32_t n = 0; n < n_own; n++) {
+      float2 rows = scales[4 * n];
+      float4 v = of_tile[(t * S::tiles * S::nt + team * n_own + n) * 32];
+      sums[n][0] = __fmaf_rn(v.x, __fmul_rn(rows.x, low), sums[n][0]);
+      sums[n][1] = __fmaf_rn(v.y, __fmul_rn(rows.y, low), sums[n][1]);
+      sums[n][2] = __fmaf_rn(v.z, __fmul_rn(rows.x, high), sums[n][2]);
+      sums[n][3] = __fmaf_rn(v.w, __fmul_rn(rows.y, high), sums[n][3]);
+    }
+  }
+}
+
 /* Two outputs of a row, which lie 8 apart; those that do not exist are not stored. */
 template <class T>
 static __device__ __forceinline__ void store_pair(T *y, float low, float high, bool has_low, bool has_high) {
@@ -97,14 +133,14 @@ static __device__ __forceinline__ void store_pair(T *y, float low, float high, b
 }
 
 /* Stores a row tile's sums. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. */
-template <class S, class T>
+template <uint32_t N, class T>
 static __device__ __forceinline__ void store_tile(T *y, uint64_t y_stride, uint32_t n_rows, int32_t n_out, float scale,
-                                                  const float (&sums)[S::nt][4]) {
+                                                  const float (&sums)[N][4]) {
   uint32_t lane = threadIdx.x % 32, row = lane % 4 * 2;
   bool has_low = (int32_t)(lane / 4) < n_out, has_high = (int32_t)(lane / 4 + 8) < n_out;
   y += row * y_stride + lane / 4;
 #pragma unroll
-  for (uint32_t n = 0; n < S::nt; n++, y += 8 * y_stride) {
+  for (uint32_t n = 0; n < N; n++, y += 8 * y_stride) {
 #pragma unroll
     for (uint32_t j = 0; j < 2; j++) {
       bool is_row = row + 8 * n + j < n_rows;
@@ -114,18 +150,34 @@ static __device__ __forceinline__ void store_tile(T *y, uint64_t y_stride, uint3
   }
 }
 
-template <class S>
+/* Those of rows from `skipped` on. */
+template <uint32_t N>
 static __device__ __forceinline__ void store_tile_of(const gemm_args &a, const tile_item &item, uint32_t own_tile,
-                                                     const float (&sums)[S::nt][4]) {
+                                                     uint32_t skipped, const float (&sums)[N][4]) {
+  if (skipped >= item.n) return;
   weight_tile t = find_tile(a, item.tile + own_tile);
   const gemm_weight &weight = a.weight[t.w];
   int32_t n_out = (int32_t)weight.n_out - (int32_t)(t.tile * 16);
-  uint64_t at = (uint64_t)item.first * weight.y_stride + t.tile * 16;
+  uint32_t n_rows = item.n - skipped;
+  uint64_t at = (uint64_t)(item.first + skipped) * weight.y_stride + t.tile * 16;
   float scale = scale_of(weight, item.matrix);
   if (a.y_is_bf16)
-    store_tile<S>((__nv_bfloat16 *)(void *)weight.y + at, weight.y_stride, item.n, n_out, scale, sums);
+    store_tile((__nv_bfloat16 *)(void *)weight.y + at, weight.y_stride, n_rows, n_out, scale, sums);
   else
-    store_tile<S>(weight.y + at, weight.y_stride, item.n, n_out, scale, sums);
+    store_tile(weight.y + at, weight.y_stride, n_rows, n_out, scale, sums);
+}
+
+template <int T, class S>
+static __device__ __forceinline__ void multiply_unit(const gemm_args &a, const uint8_t *stage, uint32_t unit,
+                                                     span_warp<S> &own, int32_t (&d)[S::per_warp][S::nt][4]) {
+  bool tail = is_tail_unit_of<T>(a, unit);
+  if (unit % 2 == 0) open_span(stage, own);
+  if (S::few == S::nt || own.n_eights > S::most_of)
+    multiply_stage<T, S, S::nt>(stage, unit, tail, own, d);
+  else if (S::most_of < S::nt && own.n_eights > S::few)
+    multiply_stage<T, S, S::most_of>(stage, unit, tail, own, d);
+  else
+    multiply_stage<T, S, S::few>(stage, unit, tail, own, d);
 }
 
 template <int T, class S, class F>
@@ -137,27 +189,46 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
 #pragma unroll 1
   for (uint32_t unit = 0; unit < a.n_units; unit++) {
     const uint8_t *stage = step();
-    bool tail = is_tail_unit_of<T>(a, unit);
-    if (unit % 2 == 0) open_span(stage, own);
-    if (S::few == S::nt || own.n_eights > S::most_of)
-      multiply_stage<T, S, S::nt>(stage, unit, tail, own, d);
-    else if (S::most_of < S::nt && own.n_eights > S::few)
-      multiply_stage<T, S, S::most_of>(stage, unit, tail, own, d);
-    else
-      multiply_stage<T, S, S::few>(stage, unit, tail, own, d);
+    multiply_unit<T, S>(a, stage, unit, own, d);
     if (unit % 2 == 1 || unit + 1 == a.n_units) scale_sums(stage, own, d, sums);
   }
 #pragma unroll
-  for (uint32_t t = 0; t < S::per_warp; t++) store_tile_of<S>(a, item, own.tile + t, sums[t]);
+  for (uint32_t t = 0; t < S::per_warp; t++) store_tile_of(a, item, own.tile + t, 0, sums[t]);
+}
+
+/* The same by teams. */
+template <int T, class S, class F>
+static __device__ __forceinline__ void multiply_item_by_teams(const gemm_args &a, const tile_item &item, uint8_t *given,
+                                                              F &&step) {
+  constexpr uint32_t n_own = S::nt / S::teams;
+  span_warp<S> own;
+  own.tile = own_thread<S>() / 32, own.n_eights = (item.n + 7) / 8;
+  uint32_t team = team_of<S>(), n_spans = w8a8_spans_of(a), n_steps = steps_of<S>(a);
+  float sums[n_own][4] = {};
+  int32_t d[S::per_warp][S::nt][4] = {};
+#pragma unroll 1
+  for (uint32_t at = 0; at < n_steps; at++) {
+    const uint8_t *stages = step();
+    uint32_t unit = unit_of_step<S>(at);
+    if (unit < a.n_units) multiply_unit<T, S>(a, stages + team * S::stage, unit, own, d);
+    if (at % 2 == 1) scale_sums_of_teams<S>(stages, given, own.tile, n_spans - at / 2 * S::teams, d, sums);
+  }
+  store_tile_of(a, item, own.tile, team * n_own * 8, sums);
 }
 
 template <int T, int SIZE>
-static __global__ void __launch_bounds__(gemm_tile<T, SIZE, 1024>::threads, gemm_tile<T, SIZE, 1024>::fits)
+static __global__ void __launch_bounds__(gemm_tile<T, SIZE, 1024>::threads *gemm_tile<T, SIZE, 1024>::teams,
+                                         gemm_tile<T, SIZE, 1024>::fits)
     w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
   launch_dependents_and_wait();
   using S = gemm_tile<T, SIZE, 1024>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages, as gemm_tile has them */
-  multiply_items<T, S, 1024>(a, memory, [&](const tile_item &item, auto &step) { multiply_item<T, S>(a, item, step); });
+  multiply_items<T, S, 1024>(a, memory, [&](const tile_item &item, auto &step) {
+    if constexpr (S::teams > 1)
+      multiply_item_by_teams<T, S>(a, item, memory + S::ring_bytes, step);
+    else
+      multiply_item<T, S>(a, item, step);
+  });
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
@@ -169,7 +240,7 @@ static weft_status launch_items(cuda_device *d, const gemm_args *args) {
     constexpr int T = decltype(type)::value;
     if constexpr (w8a8_takes(T)) {
       using S = gemm_tile<T, SIZE, 1024>;
-      cuda_start(d, w8a8_gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads, S::bytes, *args);
+      cuda_start(d, w8a8_gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads * S::teams, S::bytes, *args);
       return cuda_launched(d, "a product of 8 bits");
     } else {
       return WEFT_E_UNSUPPORTED;
