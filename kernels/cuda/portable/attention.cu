@@ -424,8 +424,3 @@ weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args 
   }
   return cuda_launched(d, "attention");
 }
-
-/* attention_decode_tiles has no clusters, which a card must hold at once; but of more items the blocks take turns. */
-uint32_t attention_decode_cluster_room(const cuda_device *d, uint32_t) {
-  return d->n_multiprocessors;
-}

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention of up to sixteen queries over one chunk of keys each, where there are so few such items that one block for
- * each would leave most of the card idle: what Hopper's set does with clusters of blocks (attention/decode_cluster.cu),
- * in two kernels. The numerics are those of attention.cuh.
+ * each would leave most of the card idle: what Hopper's set does with clusters of blocks (attention/decode_cluster.cu).
+ * The numerics are those of attention.cuh. A kernel has blocks of two kinds:
  *
  *   scores   a block has GROUP keys of a chunk, and writes their scores, of which those that a row does not see are
  *            -inf, to scratch
  *   values   a block has VALUE_DIMS dimensions of out. It makes the weights of the whole chunk from the scores, as each
  *            of the other blocks does, while its values are on their way, and adds these tile by tile
  *
- * A block asks for all of its keys or values at once, so each kernel waits for memory once. */
+ * A block asks for all of its keys or values at once, so each waits for memory once. Blocks that make scores come first
+ * and wait for no other one; those that add values ask for them, and then wait until the scores of their item and key
+ * head are counted, in memory of the card that is zero before and after. */
+#include "kernels/cuda/portable/counters.h"
 #include "kernels/cuda/portable/decode_tiles.h"
 #include "kernels/cuda/portable/tile.cuh"
 
 enum { THREADS = 128, WARPS = 4, GROUP = 64, GROUPS = CHUNK / GROUP, TILES = CHUNK / TILE };
+enum { COUNTED = 512 /* items and key heads that are counted */, VALUES_WAITED = 1 << 16 /* of a block of values */ };
 enum { VALUE_DIMS = 32, VALUE_PIECES = VALUE_DIMS / 8, WEIGHT_BYTES = 2 * TILE, NO_PAGE = -1 };
 
 /* An item and key head, the positions that some query of it sees, and the chunk's tiles that have such positions:
@@ -35,6 +39,27 @@ static __device__ __forceinline__ bool find_place(const attention_kernel_args &k
   at.base = max(at.first, at.item.chunk * CHUNK) / TILE * TILE;
   at.base_end = min(at.end, at.item.chunk_end * CHUNK);
   return true;
+}
+
+static __device__ uint32_t blocks_ended[COUNTED_DEVICES][COUNTED];
+
+/* Counts a block's scores, which all of its threads have stored. */
+static __device__ __forceinline__ void count_scores(uint32_t *ended) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(ended, 1);
+}
+
+/* Waits for the scores of n_blocks blocks. The last of n_waiting blocks that have waited puts the counter back. */
+static __device__ __forceinline__ void wait_for_scores(uint32_t *ended, uint32_t n_blocks, uint32_t n_waiting) {
+  if (threadIdx.x == 0) {
+    uint32_t n;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(ended) : "memory");
+    } while (n % VALUES_WAITED < n_blocks);
+    if (atomicAdd(ended, VALUES_WAITED) / VALUES_WAITED + 1 == n_waiting) *ended = 0;
+  }
+  __syncthreads();
 }
 
 /* The scores of an item and key head: DECODE_QUERIES rows of a chunk. */
@@ -105,15 +130,14 @@ static __device__ __forceinline__ void multiply_keys(const score_memory<D> *m, f
   }
 }
 
+/* Block `index` of those that make scores. */
 template <int D>
-static __global__ void __launch_bounds__(THREADS) scores_kernel(const __grid_constant__ attention_kernel_args k) {
-  launch_dependents_and_wait();
-  extern __shared__ __align__(1024) uint8_t memory[];
-  score_memory<D> *m = (score_memory<D> *)(void *)memory;
+static __device__ __forceinline__ void make_scores(const attention_kernel_args &k, uint32_t index, score_memory<D> *m,
+                                                   uint32_t *ended) {
   decode_place at;
-  uint32_t lane = threadIdx.x % 32, number = blockIdx.x / GROUPS;
+  uint32_t lane = threadIdx.x % 32, number = index / GROUPS;
   if (!find_place(k, number, at)) return;
-  uint32_t base = at.item.chunk * CHUNK + blockIdx.x % GROUPS * GROUP;
+  uint32_t base = at.item.chunk * CHUNK + index % GROUPS * GROUP;
   if (base / TILE * TILE < at.base || base / TILE * TILE >= at.base_end) return;
   if (threadIdx.x < GROUP) m->page[threadIdx.x] = find_page(k, at, base + threadIdx.x);
   __syncthreads();
@@ -126,7 +150,7 @@ static __global__ void __launch_bounds__(THREADS) scores_kernel(const __grid_con
   __syncthreads();
   float score[2][4];
   multiply_keys<D>(m, score);
-  uint32_t in_chunk = blockIdx.x % GROUPS * GROUP + threadIdx.x / 32 * 16 + lane % 4 * 2;
+  uint32_t in_chunk = index % GROUPS * GROUP + threadIdx.x / 32 * 16 + lane % 4 * 2;
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
     uint32_t r = lane / 4 + 8 * h, first, end;
@@ -141,6 +165,7 @@ static __global__ void __launch_bounds__(THREADS) scores_kernel(const __grid_con
       *(float2 *)(void *)(scores_of(k, number) + r * CHUNK + own) = both;
     }
   }
+  count_scores(ended + number);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
@@ -257,20 +282,20 @@ static __device__ __forceinline__ void add_tile(uint32_t tile, const value_memor
   }
 }
 
+/* Block `index` of those that add values. */
 template <int D, bool SINKS>
-static __global__ void __launch_bounds__(THREADS) values_kernel(const __grid_constant__ attention_kernel_args k) {
-  launch_dependents_and_wait();
+static __device__ __forceinline__ void add_values(const attention_kernel_args &k, uint32_t index, value_memory *m,
+                                                  uint32_t *ended) {
   constexpr uint32_t slices = D / VALUE_DIMS;
-  extern __shared__ __align__(1024) uint8_t memory[];
-  value_memory *m = (value_memory *)(void *)memory;
   decode_place at;
-  uint32_t number = blockIdx.x / slices, slice = blockIdx.x % slices;
+  uint32_t number = index / slices, slice = index % slices;
   if (!find_place(k, number, at)) return;
   const float *scores = scores_of(k, number);
   float scale = k.op.scale * 1.44269504088896f;
   const uint32_t chunk = at.item.chunk * CHUNK;
   const tile_range tiles = {(at.base - chunk) / TILE, (at.base_end - chunk + TILE - 1) / TILE};
   copy_values(k, at, 2 * D, slice * VALUE_DIMS * 2, m);
+  wait_for_scores(ended + number, (tiles.end - tiles.first) * (TILE / GROUP), slices);
   find_most(scores, scale, at.item.n, tiles, m);
   __syncthreads();
   run_most(at.item.n, tiles, m);
@@ -292,15 +317,34 @@ static __global__ void __launch_bounds__(THREADS) values_kernel(const __grid_con
   store_decode<D, 1, SINKS, false>(k, at.item, at.segment, at.kv_head, slice * VALUE_DIMS, out, all_max, all_sum);
 }
 
+template <int D, bool SINKS>
+static __global__ void __launch_bounds__(THREADS)
+    decode_kernel(const __grid_constant__ attention_kernel_args k, uint32_t n_score_blocks, uint32_t device) {
+  launch_dependents_and_wait();
+  extern __shared__ __align__(1024) uint8_t memory[];
+  uint32_t *ended = blocks_ended[device];
+  if (blockIdx.x < n_score_blocks)
+    make_scores<D>(k, blockIdx.x, (score_memory<D> *)(void *)memory, ended);
+  else
+    add_values<D, SINKS>(k, blockIdx.x - n_score_blocks, (value_memory *)(void *)memory, ended);
+}
+
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
 template <int D, bool SINKS = false>
 static void start(cuda_device *d, const attention_kernel_args *args) {
   static_assert(sizeof(score_memory<D>) <= PORTABLE_SHARED_BYTES_MOST, "shared memory");
   static_assert(sizeof(value_memory) <= PORTABLE_SHARED_BYTES_MOST, "shared memory");
+  constexpr uint32_t n_bytes = sizeof(score_memory<D>) > sizeof(value_memory) ? (uint32_t)sizeof(score_memory<D>)
+                                                                              : (uint32_t)sizeof(value_memory);
   uint32_t n = args->n_items * args->op.kv.n_kv_heads;
-  cuda_start(d, scores_kernel<D>, n * GROUPS, THREADS, sizeof(score_memory<D>), *args);
-  cuda_start(d, values_kernel<D, SINKS>, n * (D / VALUE_DIMS), THREADS, sizeof(value_memory), *args);
+  cuda_start(d, decode_kernel<D, SINKS>, n * (GROUPS + D / VALUE_DIMS), THREADS, n_bytes, *args, n * GROUPS,
+             counters_device(d));
+}
+
+uint32_t attention_decode_cluster_room(const cuda_device *d, uint32_t) {
+  if (counters_device(d) == COUNTED_DEVICES) return 0;
+  return d->n_multiprocessors < COUNTED ? d->n_multiprocessors : (uint32_t)COUNTED;
 }
 
 weft_status attention_decode_tiles(cuda_device *d, const attention_kernel_args *args) {
