@@ -46,7 +46,7 @@ static weft_status read_role(const model_keys *keys, model_hyper *hyper, uint32_
   latent->chooses[l] = layer_has(keys->gguf, l, "indexer.attn_q_b");
   if (ratio == 0)
     return makes || keys_too || latent->chooses[l]
-               ? refuse_layer(keys, l, "has tensors of far rows, and by its compress ratio of 0 there are none")
+               ? refuse_layer(keys, l, "has tensors of far rows, and none by its 0 in 'attention.compress_ratios'")
                : WEFT_OK;
   if (makes != keys_too || (makes && !latent->chooses[l]))
     return refuse_layer(keys, l,
@@ -94,14 +94,16 @@ static const block_names names_of_blocks[] = {
 static weft_status check_blocks(const model_keys *keys, const model_hyper *hyper) {
   const model_latent *latent = &hyper->latent;
   const uint32_t l = latent->block_source - 1;
-  if (latent->source[l] != l + 1) return refuse_layer(keys, l, "chooses blocks of far rows, and has none of its own");
+  if (latent->source[l] != l + 1)
+    return refuse_layer(keys, l, "chooses blocks of far rows, and has none of its own (key 'candidate_source_layer')");
   for (uint32_t i = l + 1; i < hyper->n_layers; i++)
-    if (latent->source[i] != l + 1) return refuse_layer(keys, i, "comes after the choice of blocks of other far rows");
+    if (latent->source[i] != l + 1)
+      return refuse_layer(keys, i, "comes after the choice of blocks of other far rows (key 'candidate_source_layer')");
   if ((uint64_t)latent->n_blocks * latent->block_rows >= (uint64_t)latent->top_k + latent->block_rows - 1)
     return WEFT_OK;
   return weft_fail(keys->error, WEFT_E_FORMAT,
                    "%s: %" PRIu32 " blocks of %" PRIu32 " far rows are chosen, of which %" PRIu32
-                   " rows are; more blocks are needed",
+                   " rows are; more blocks are needed (key 'candidate_top_k_blocks')",
                    weft_gguf_path(keys->gguf), latent->n_blocks, latent->block_rows, latent->top_k);
 }
 
