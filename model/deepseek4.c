@@ -222,7 +222,8 @@ static const tensor_row stream_rows[] = {
     TENSOR_ROW_AT_END(model_globals, "output_hc_scale.weight", VECTOR, ALWAYS, out_scale, 0, DIM_ONE),
 };
 
-static const tensor_row layer_rows[] = {
+/* Of each layer of V4 and of V4.1. */
+static const tensor_row common_rows[] = {
     ROW("hc_attn_fn.weight", MATRIX, ALWAYS, latent.attn_mixes, MATMUL, DIM_STREAM, DIM_MIXES),
     ROW("hc_attn_base.weight", VECTOR, ALWAYS, latent.attn_base, 0, DIM_MIXES),
     ROW("hc_attn_scale.weight", VECTOR, ALWAYS, latent.attn_scale, 0, DIM_MIX_SCALES),
@@ -238,6 +239,14 @@ static const tensor_row layer_rows[] = {
     ROW("attn_sinks.weight", VECTOR, ALWAYS, sinks, 0, DIM_HEADS),
     ROW("attn_output_a.weight", GROUPS, ALWAYS, latent.out_a, MATMUL, DIM_GROUP_HEADS, DIM_GROUPS_RANK),
     ROW("attn_output_b.weight", MATRIX, ALWAYS, o, MATMUL, DIM_GROUPS_RANK, HIDDEN),
+    ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
+    ROW("ffn_gate_inp.weight", MATRIX, ALWAYS, router, MATMUL, HIDDEN, DIM_EXPERTS),
+    ROW("exp_probs_b.bias", VECTOR, CHOICE, choice_bias, 0, DIM_EXPERTS),
+    ROW("ffn_gate_shexp.weight", MATRIX, ALWAYS, gate, MATMUL, HIDDEN, DIM_FF),
+    ROW("ffn_up_shexp.weight", MATRIX, ALWAYS, up, MATMUL, HIDDEN, DIM_FF),
+    ROW("ffn_down_shexp.weight", MATRIX, ALWAYS, down, MATMUL, DIM_FF, HIDDEN),
+};
+static const tensor_row layer_rows[] = {
     ROW("attn_compressor_kv.weight", MATRIX, FAR, latent.far_values, MATMUL, HIDDEN, DIM_PENDING),
     ROW("attn_compressor_gate.weight", MATRIX, FAR, latent.far_scores, MATMUL, HIDDEN, DIM_PENDING),
     ROW("attn_compressor_ape.weight", VECTOR, FAR, latent.far_ape, 0, DIM_PENDING, DIM_RATIO),
@@ -248,13 +257,7 @@ static const tensor_row layer_rows[] = {
     ROW("indexer_compressor_gate.weight", MATRIX, INDEX, latent.index_scores, MATMUL, HIDDEN, DIM_PENDING_INDEX),
     ROW("indexer_compressor_ape.weight", VECTOR, INDEX, latent.index_ape, 0, DIM_PENDING_INDEX, DIM_RATIO),
     ROW("indexer_compressor_norm.weight", VECTOR, INDEX, latent.index_norm, 0, DIM_INDEX),
-    ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
-    ROW("ffn_gate_inp.weight", MATRIX, ALWAYS, router, MATMUL, HIDDEN, DIM_EXPERTS),
-    ROW("exp_probs_b.bias", VECTOR, CHOICE, choice_bias, 0, DIM_EXPERTS),
     ROW("ffn_gate_tid2eid.weight", EXPERT_IDS, HASHED, latent.experts_of, 0, DIM_EXPERTS_USED, DIM_VOCAB),
-    ROW("ffn_gate_shexp.weight", MATRIX, ALWAYS, gate, MATMUL, HIDDEN, DIM_FF),
-    ROW("ffn_up_shexp.weight", MATRIX, ALWAYS, up, MATMUL, HIDDEN, DIM_FF),
-    ROW("ffn_down_shexp.weight", MATRIX, ALWAYS, down, MATMUL, DIM_FF, HIDDEN),
 };
 
 static bool has_ops(const weft_kernels *kernels) {
@@ -285,10 +288,16 @@ weft_status deepseek4_load_expert_stacks(weft_model *model, weights_loader *load
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);
 }
 
+weft_status deepseek4_load_layer(weights_loader *loader, uint32_t l, const tensor_row *rows, uint32_t n_rows) {
+  model_layer *layer = &loader->model->layers[l];
+  weft_status status = WEIGHTS_LOAD(loader, common_rows, l, layer);
+  return status == WEFT_OK ? weights_load(loader, rows, n_rows, l, layer) : status;
+}
+
 static weft_status load_layers(weft_model *model, weights_loader *loader) {
   weft_status status = WEFT_OK;
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++)
-    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
+    status = deepseek4_load_layer(loader, l, layer_rows, sizeof layer_rows / sizeof *layer_rows);
   return status == WEFT_OK ? deepseek4_load_expert_stacks(model, loader) : status;
 }
 

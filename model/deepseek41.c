@@ -271,21 +271,6 @@ weft_status deepseek41_read(const weft_gguf *gguf, model_hyper *hyper, weft_erro
 /* ---- tensors ---- */
 
 static const tensor_row layer_rows[] = {
-    ROW("hc_attn_fn.weight", MATRIX, ALWAYS, latent.attn_mixes, MATMUL, DIM_STREAM, DIM_MIXES),
-    ROW("hc_attn_base.weight", VECTOR, ALWAYS, latent.attn_base, 0, DIM_MIXES),
-    ROW("hc_attn_scale.weight", VECTOR, ALWAYS, latent.attn_scale, 0, DIM_MIX_SCALES),
-    ROW("hc_ffn_fn.weight", MATRIX, ALWAYS, latent.ffn_mixes, MATMUL, DIM_STREAM, DIM_MIXES),
-    ROW("hc_ffn_base.weight", VECTOR, ALWAYS, latent.ffn_base, 0, DIM_MIXES),
-    ROW("hc_ffn_scale.weight", VECTOR, ALWAYS, latent.ffn_scale, 0, DIM_MIX_SCALES),
-    ROW("attn_norm.weight", VECTOR, ALWAYS, attn_norm, 0, HIDDEN),
-    ROW("attn_q_a.weight", MATRIX, ALWAYS, latent.q_a, MATMUL, HIDDEN, DIM_Q_RANK),
-    ROW("attn_q_a_norm.weight", VECTOR, ALWAYS, latent.q_a_norm, 0, DIM_Q_RANK),
-    ROW("attn_q_b.weight", MATRIX, ALWAYS, latent.q_b, MATMUL, DIM_Q_RANK, DIM_Q),
-    ROW("attn_kv.weight", MATRIX, ALWAYS, latent.kv, MATMUL, HIDDEN, DIM_HEAD),
-    ROW("attn_kv_a_norm.weight", VECTOR, ALWAYS, latent.kv_norm, 0, DIM_HEAD),
-    ROW("attn_sinks.weight", VECTOR, ALWAYS, sinks, 0, DIM_HEADS),
-    ROW("attn_output_a.weight", GROUPS, ALWAYS, latent.out_a, MATMUL, DIM_GROUP_HEADS, DIM_GROUPS_RANK),
-    ROW("attn_output_b.weight", MATRIX, ALWAYS, o, MATMUL, DIM_GROUPS_RANK, HIDDEN),
     ROW("attn_compressor_kv.weight", MATRIX, SOURCE, latent.far_values, MATMUL, HIDDEN, DIM_HEAD),
     ROW("attn_compressor_gate.weight", MATRIX, POOLED, latent.far_scores, MATMUL, HIDDEN, DIM_HEAD),
     ROW("attn_compressor_norm.weight", VECTOR, SOURCE, latent.far_norm, 0, DIM_HEAD),
@@ -293,12 +278,6 @@ static const tensor_row layer_rows[] = {
     ROW("indexer.k_norm.weight", VECTOR, SOURCE, latent.index_norm, 0, DIM_INDEX),
     ROW("indexer.attn_q_b.weight", MATRIX, CHOOSES, latent.index_q, MATMUL, DIM_Q_RANK, DIM_INDEX_Q),
     ROW("indexer.proj.weight", MATRIX, CHOOSES, latent.index_weights, MATMUL, HIDDEN, DIM_INDEX_HEADS),
-    ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
-    ROW("ffn_gate_inp.weight", MATRIX, ALWAYS, router, MATMUL, HIDDEN, DIM_EXPERTS),
-    ROW("exp_probs_b.bias", VECTOR, ALWAYS, choice_bias, 0, DIM_EXPERTS),
-    ROW("ffn_gate_shexp.weight", MATRIX, ALWAYS, gate, MATMUL, HIDDEN, DIM_FF),
-    ROW("ffn_up_shexp.weight", MATRIX, ALWAYS, up, MATMUL, HIDDEN, DIM_FF),
-    ROW("ffn_down_shexp.weight", MATRIX, ALWAYS, down, MATMUL, DIM_FF, HIDDEN),
     ROW("engram_wkv.weight", MATRIX, ENGRAM, latent.engram_kv, MATMUL, DIM_ENGRAM_READ, DIM_ENGRAM_KEYS),
 };
 
@@ -410,7 +389,7 @@ static weft_status pass_over_images(weights_loader *loader, uint32_t l) {
 weft_status deepseek41_load(weft_model *model, weights_loader *loader) {
   weft_status status = deepseek4_load_common(model, loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
+    status = deepseek4_load_layer(loader, l, layer_rows, sizeof layer_rows / sizeof *layer_rows);
     if (status == WEFT_OK) status = pass_over_images(loader, l);
   }
   for (uint32_t e = 0; status == WEFT_OK && e < model->hyper.latent.engram.n_layers; e++)

@@ -78,12 +78,13 @@ weft_status deepseek4_embed(model_step *step);
 weft_status deepseek4_layer(model_step *step, uint32_t layer);
 weft_status deepseek4_load_nextn(weft_model *model, weights_loader *loader);
 /* What V4 and V4.1 have in common: keys but those of far rows and of tables of experts; rotations and what lies
- * outside of layers, but for the mixer before V4's head; experts and the MLP beside them, of rows in h, into
- * scratch.t. */
+ * outside of layers, but for the mixer before V4's head; a layer's tensors, behind which come the model's own `rows`
+ * of it; experts and the MLP beside them, of rows in h, into scratch.t. */
 weft_status deepseek4_read_common(const model_keys *keys, model_hyper *hyper);
 weft_status deepseek4_leave_out_nextn(const model_keys *keys, model_hyper *hyper);
 weft_status deepseek4_check_listed(const model_keys *keys, const model_hyper *hyper, const char *name, bool may_be_one);
 weft_status deepseek4_load_common(weft_model *model, weights_loader *loader);
+weft_status deepseek4_load_layer(weights_loader *loader, uint32_t layer, const tensor_row *rows, uint32_t n_rows);
 weft_status deepseek4_load_expert_stacks(weft_model *model, weights_loader *loader);
 weft_status deepseek4_experts(model_step *step, const model_layer *layer);
 /* Whether a tensor of any file is one that these models place with WEFT_USE_TABLE. */

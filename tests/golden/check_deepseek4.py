@@ -150,6 +150,11 @@ class Run(check_llama.Run):
             if "no-sinks" in wrong:
                 s[:, -1] = -np.inf
             out[r] = softmax(s)[:, :-1] @ k
+        return self.join_heads(i, out, positions)
+
+    def join_heads(self, i, out, positions):
+        """What heads have found, turned back and multiplied by the two output weights."""
+        m, wrong, rows = self.m, self.wrong, out.shape[0]
         if "no-inverse" not in wrong:
             out = self.turn(out, positions, i, -1)
         w = m.get(i, "attn_output_a.weight").reshape(m.groups, -1, m.heads // m.groups * m.head_dim)
@@ -196,8 +201,8 @@ class Run(check_llama.Run):
             flat = rms(flat, m.eps, 1)
         return flat @ m.t[name + "fn.weight"].T, m.t[name + "base.weight"], m.t[name + "scale.weight"]
 
-    def around(self, x, name, norm, sublayer):
-        """x after a sublayer."""
+    def shares(self, x, name):
+        """What a sublayer takes of each stream, what it gives to each, and what streams keep of each other."""
         m, wrong, n = self.m, self.wrong, self.m.streams
         floor = 0 if "no-floor" in wrong else m.floor
         y, base, scale = self.mixes(x, name)
@@ -208,13 +213,22 @@ class Run(check_llama.Run):
         for _ in range(0 if "one-round" in wrong else m.rounds - 1):
             turn = turn / (turn.sum(2, keepdims=True) + floor)
             turn = turn / (turn.sum(1, keepdims=True) + floor)
-        if "take-all" in wrong:
+        return take, give, turn
+
+    def pass_through(self, x, take, give, turn, norm, sublayer):
+        """x after a sublayer that takes, and gives, such shares."""
+        made = sublayer(rms(np.einsum("rs,rsd->rd", take, x), self.m.eps, norm))
+        return give[..., None] * made[:, None] + np.einsum(
+            "rcs,rcd->rsd" if "turn-over" not in self.wrong else "rsc,rcd->rsd", turn, x)
+
+    def around(self, x, name, norm, sublayer):
+        """x after a sublayer."""
+        take, give, turn = self.shares(x, name)
+        if "take-all" in self.wrong:
             take = np.ones_like(take)
-        if "streams-alone" in wrong:
-            turn = np.broadcast_to(np.eye(n), turn.shape)
-        made = sublayer(rms(np.einsum("rs,rsd->rd", take, x), m.eps, norm))
-        return give[..., None] * made[:, None] + np.einsum("rcs,rcd->rsd" if "turn-over" not in wrong else "rsc,rcd->rsd",
-                                                           turn, x)
+        if "streams-alone" in self.wrong:
+            turn = np.broadcast_to(np.eye(self.m.streams), turn.shape)
+        return self.pass_through(x, take, give, turn, norm, sublayer)
 
     def encode(self, tokens):
         m = self.m

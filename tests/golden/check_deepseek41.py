@@ -140,31 +140,17 @@ class Run(check_deepseek4.Run):
             if "no-sinks" in wrong:
                 s[:, -1] = -np.inf
             out[r] = softmax(s)[:, :-1] @ k
-        if "no-inverse" not in wrong:
-            out = self.turn(out, positions, i, -1)
-        w = m.get(i, "attn_output_a.weight").reshape(m.groups, -1, m.heads // m.groups * m.head_dim)
-        return np.einsum("rgi,goi->rgo", out.reshape(rows, m.groups, -1), w).reshape(rows, -1) @ \
-            m.get(i, "attn_output_b.weight").T
+        return self.join_heads(i, out, positions)
 
     def around(self, x, name, norm, sublayer):
         """x after a sublayer, whose parts were taken by self.take; which is what comes next then."""
-        m, wrong, n = self.m, self.wrong, self.m.streams
-        floor = 0 if "no-floor" in wrong else m.floor
-        y, base, scale = self.mixes(x, name)
-        own = sigmoid(y[:, :n] * scale[0] + base[:n]) + floor
-        give = (1 if "give-one" in wrong else 2) * sigmoid(y[:, n:2 * n] * scale[1] + base[n:2 * n])
-        turn = softmax((y[:, 2 * n:] * scale[2] + base[2 * n:]).reshape(-1, n, n)) + floor
-        turn = turn / (turn.sum(1, keepdims=True) + floor)
-        for _ in range(0 if "one-round" in wrong else m.rounds - 1):
-            turn = turn / (turn.sum(2, keepdims=True) + floor)
-            turn = turn / (turn.sum(1, keepdims=True) + floor)
-        take = own if "take-own" in wrong else self.take
-        if "carry-late" in wrong:
+        own, give, turn = self.shares(x, name)
+        take = own if "take-own" in self.wrong else self.take
+        if "carry-late" in self.wrong:
             take, self.before = self.before, self.take
-        made = sublayer(rms(np.einsum("rs,rsd->rd", take, x), m.eps, norm))
+        x = self.pass_through(x, take, give, turn, norm, sublayer)
         self.take = own
-        return give[..., None] * made[:, None] + np.einsum("rcs,rcd->rsd" if "turn-over" not in wrong else "rsc,rcd->rsd",
-                                                           turn, x)
+        return x
 
     def rows_of(self, e, positions):
         """Rows of the table that each position reads."""
