@@ -4,8 +4,9 @@
  *
  * Law: which rows of a table a position reads depends on its token and the n_grams - 1 before it alone; before position
  * 0 stands `pad`. Tokens of earlier calls are found in pages, in a set of f32 rows of one number, whose bits are the
- * token: the row of a position is stored by the call that has it, before any row looks. So a row that turned out to be
- * void leaves nothing behind: its token is written over before any row sees it. */
+ * token: a call that has a position stores its row, and no segment of the call looks up a position that another segment
+ * stores. So a row that turned out to be void leaves nothing behind: its token is written over before any row sees
+ * it. */
 #ifndef WEFT_KERNELS_ENGRAM_H
 #define WEFT_KERNELS_ENGRAM_H
 

@@ -20,9 +20,9 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
 /* Programmatic dependent launch; every kernel that cuda_start launches calls both. launch_dependent_grids lets the
  * next kernel of the stream be scheduled on the card (griddepcontrol.launch_dependents); wait_for_prior_grids waits
  * until the kernels before this one have ended (griddepcontrol.wait), so a kernel reads what others write only after
- * it. Weights and what was uploaded may be read earlier: no kernel writes them while steps run. So may what a kernel
- * two launches back wrote, where the one between waited before it called launch_dependent_grids
- * (gemm_raw_rows.is_there); and then this one waits before it ends. */
+ * it. Weights and what was uploaded may be read earlier: behind a kernel that writes them the next one starts in the
+ * ordinary way (cuda_device.fresh). So may what a kernel two launches back wrote, where the one between waited before
+ * it called launch_dependent_grids (gemm_raw_rows.is_there); and then this one waits before it ends. */
 static __device__ __forceinline__ void launch_dependent_grids(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

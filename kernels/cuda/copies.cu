@@ -21,7 +21,6 @@ static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(uint8_t *to, 
                   : both % 4 == 0 ? copy_words<uint32_t>(to, from, n_bytes)
                                   : 0;
   copy_words<uint8_t>(to + done, from + done, n_bytes - done);
-  __threadfence(); /* attention_start starts early whatever is before it: it is then in the second cache */
 }
 
 /* Whether a kernel of this card may read and write there. */

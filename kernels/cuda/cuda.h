@@ -71,8 +71,8 @@ typedef struct cuda_device {
   bool shared_writable; /* the driver maps weights of other processes for reading and writing alone */
   bool deterministic;   /* a row's bits depend on that row alone */
   bool w8a8;            /* weights that can be are multiplied in W8A8 (gemm/w8a8.h) */
-  /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
-   * read weights before it waits for its inputs. */
+  /* Since the last launch a weight was placed, or a kernel copied what was uploaded (copies.cu). The next kernel starts
+   * when all work before it has ended, because it may read both before it waits for its inputs. */
   bool fresh;
   bool mapped_by_name; /* what is mapped of another process is a plain allocation of it (cudaIpc) */
   /* The choice of experts that the kernel launched last makes, if that kernel waits for its inputs before it lets the
@@ -112,23 +112,36 @@ static inline void cuda_allow_shared(K *kernel, uint64_t shared_bytes) {
 }
 
 /* Launches a kernel that may start before the kernel before it has ended: it calls wait_for_prior_grids()
- * (common.cuh) before it reads what other kernels write. cuda_launched tells how the launch went. */
+ * (common.cuh) before it reads what other kernels write. `cluster` blocks that lie side by side in x are on the card at
+ * the same time. cuda_launched tells how the launch went. */
 template <typename... P, typename... A>
-static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
-                              uint64_t shared_bytes, const A &...args) {
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+static inline void cuda_start_clusters(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t cluster,
+                                       uint32_t n_threads, uint64_t shared_bytes, const A &...args) {
+  cudaLaunchAttribute how[2];
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(n_threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = device->stream;
-  config.attrs = &early;
-  config.numAttrs = device->fresh || device->base.serial_kernels ? 0 : CUDA_EARLY_STARTS;
+  config.attrs = how;
+  if (!device->fresh && !device->base.serial_kernels && CUDA_EARLY_STARTS != 0) {
+    how[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    how[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    how[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    how[config.numAttrs].val.clusterDim.x = cluster;
+    how[config.numAttrs].val.clusterDim.y = how[config.numAttrs].val.clusterDim.z = 1;
+    config.numAttrs++;
+  }
   device->fresh = false;
   cuda_allow_shared(kernel, shared_bytes);
   (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+template <typename... P, typename... A>
+static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
+                              uint64_t shared_bytes, const A &...args) {
+  cuda_start_clusters(device, kernel, grid, 1, n_threads, shared_bytes, args...);
 }
 /* Copies n_bytes of host memory to device memory, in stream order; `from` may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);

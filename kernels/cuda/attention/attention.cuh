@@ -231,32 +231,6 @@ static __device__ __forceinline__ void st_async_4(const void *mine, uint32_t ran
                : "memory");
 }
 
-/* cuda_start for blocks in clusters: `cluster` neighbouring blocks are on the card at the same time. */
-static inline void attention_start(cuda_device *device, void (*kernel)(attention_kernel_args), uint32_t n_blocks,
-                                   uint32_t cluster, uint32_t n_threads, uint32_t shared_bytes,
-                                   const attention_kernel_args &args) {
-  cudaLaunchAttribute how[2];
-  uint32_t n_how = 0;
-  if (!device->base.serial_kernels) {
-    how[n_how].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    how[n_how++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (cluster > 1) {
-    how[n_how].id = cudaLaunchAttributeClusterDimension;
-    how[n_how].val.clusterDim.x = cluster;
-    how[n_how].val.clusterDim.y = how[n_how].val.clusterDim.z = 1;
-    n_how++;
-  }
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(n_blocks);
-  config.blockDim = dim3(n_threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = device->stream;
-  config.attrs = how;
-  config.numAttrs = n_how;
-  (void)cudaLaunchKernelEx(&config, kernel, args);
-}
-
 weft_status attention_fallback(cuda_device *d, const attention_kernel_args *args);
 /* Computes items of up to DECODE_QUERIES queries each (decode). part_step is 0, or n_chunks of the item's merge. */
 weft_status attention_decode_cluster(cuda_device *d, const attention_kernel_args *args);

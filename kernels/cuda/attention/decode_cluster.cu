@@ -497,11 +497,11 @@ static void start_decode(cuda_device *d, const attention_kernel_args *args) {
   using q8 = decode_shape<D, RING, true>;
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * plain::blocks;
   if (args->op.kv.type == WEFT_TYPE_Q8_0)
-    attention_start(d, decode_cluster_kernel<q8, SINKS>, n, q8::blocks, DECODE_THREADS, sizeof(decode_memory<q8>),
-                    *args);
+    cuda_start_clusters(d, decode_cluster_kernel<q8, SINKS>, n, q8::blocks, DECODE_THREADS, sizeof(decode_memory<q8>),
+                        *args);
   else
-    attention_start(d, decode_cluster_kernel<plain, SINKS>, n, plain::blocks, DECODE_THREADS,
-                    sizeof(decode_memory<plain>), *args);
+    cuda_start_clusters(d, decode_cluster_kernel<plain, SINKS>, n, plain::blocks, DECODE_THREADS,
+                        sizeof(decode_memory<plain>), *args);
 }
 
 weft_status attention_decode_cluster(cuda_device *d, const attention_kernel_args *args) {

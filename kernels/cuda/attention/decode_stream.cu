@@ -346,7 +346,7 @@ static __global__ void __launch_bounds__(STREAM_THREADS, shape::blocks)
 template <class shape, bool SINKS>
 static void start_shape(cuda_device *d, const attention_kernel_args *args) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * shape::slices;
-  attention_start(d, decode_stream_kernel<shape, SINKS>, n, 1, STREAM_THREADS, sizeof(stream_memory<shape>), *args);
+  cuda_start_clusters(d, decode_stream_kernel<shape, SINKS>, n, 1, STREAM_THREADS, sizeof(stream_memory<shape>), *args);
 }
 
 template <int D, bool SINKS = false>

@@ -654,7 +654,7 @@ static __global__ void __launch_bounds__(shape::threads, 1)
 template <class shape, bool SINKS>
 static void start_shape(cuda_device *d, const attention_kernel_args *args) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * attention_slices(shape::dim) * args->turns;
-  attention_start(d, flash_kernel<shape, SINKS>, n, args->turns, shape::threads, shape::bytes, *args);
+  cuda_start_clusters(d, flash_kernel<shape, SINKS>, n, args->turns, shape::threads, shape::bytes, *args);
 }
 
 template <int D, bool SINKS = false>

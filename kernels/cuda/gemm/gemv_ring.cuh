@@ -31,18 +31,10 @@ typedef struct gemv_ring {
   uint32_t stage_bytes, n, at, phase;
 } gemv_ring;
 
-/* True for one lane of a whole warp. The assembler then knows that one lane starts the copies behind it; otherwise it
- * makes a loop over all lanes that might, for each copy. */
-static __device__ __forceinline__ bool ring_leads(void) {
-  uint32_t is;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
-  return is != 0;
-}
-
 /* For a whole warp. filled: room for n barriers. */
 static __device__ __forceinline__ gemv_ring ring_init(uint8_t *memory, uint64_t *filled, uint32_t n,
                                                       uint32_t stage_bytes) {
-  if (ring_leads()) {
+  if (elect_lane()) {
 #pragma unroll 2
     for (uint32_t i = 0; i < n; i++) mbarrier_init(&filled[i]);
     mbarrier_init_fence();
@@ -54,7 +46,7 @@ static __device__ __forceinline__ gemv_ring ring_init(uint8_t *memory, uint64_t 
 /* Starts the copy of a piece to a stage whose last piece all lanes have read. */
 static __device__ __forceinline__ void ring_issue(gemv_ring &ring, uint32_t stage, const uint8_t *piece,
                                                   uint32_t n_bytes) {
-  if (!ring_leads()) return;
+  if (!elect_lane()) return;
   mbarrier_expect(&ring.filled[stage], n_bytes);
   bulk_copy_streamed(ring.memory + stage * ring.stage_bytes, piece, n_bytes, &ring.filled[stage]);
 }
@@ -64,7 +56,7 @@ static __device__ __forceinline__ void ring_issue_with(gemv_ring &ring, uint32_t
                                                        uint32_t n_bytes, uint32_t room, const uint8_t *steps,
                                                        uint32_t steps_bytes) {
   uint8_t *to = ring.memory + stage * ring.stage_bytes;
-  if (!ring_leads()) return;
+  if (!elect_lane()) return;
   mbarrier_expect(&ring.filled[stage], n_bytes + steps_bytes);
   bulk_copy_streamed(to, piece, n_bytes, &ring.filled[stage]);
   bulk_copy(to + room, steps, steps_bytes, &ring.filled[stage]);

@@ -27,7 +27,7 @@ enum {
   SUMS = 16,        /* tiles of 8 columns */
   EARLY_ROWS = 512, /* up to which a dense product starts early, */
   MANY_ROWS = 2048, /* and from which on, */
-  MANY_JOBS = 200,  /* as one of so many jobs does */
+  MANY_JOBS = 200,  /* as one does whose bound of jobs (jobs_max) is as high */
   WIDE_PAIRS = 512  /* pairs of column blocks from which on a product is wide */
 };
 static_assert(GROUPS_MAX * GROUP_ROWS == INT8_JOB_ROWS, "a job is an item's rows");

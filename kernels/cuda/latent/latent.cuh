@@ -146,26 +146,6 @@ static inline cudaError_t latent_allow(K *kernel, size_t n_bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
 }
 
-/* cuda_start for blocks in clusters: `cluster` neighbouring blocks are on the card at the same time. */
-template <class A>
-static inline void latent_start_clusters(cuda_device *d, void (*kernel)(A), dim3 grid, uint32_t cluster,
-                                         uint32_t n_threads, uint32_t shared_bytes, const A &args) {
-  cudaLaunchAttribute how[2];
-  how[0].id = cudaLaunchAttributeClusterDimension;
-  how[0].val.clusterDim.x = cluster, how[0].val.clusterDim.y = how[0].val.clusterDim.z = 1;
-  how[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  how[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(n_threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = d->stream;
-  config.attrs = how;
-  config.numAttrs = d->base.serial_kernels || d->fresh ? 1 : 2;
-  d->fresh = false;
-  (void)cudaLaunchKernelEx(&config, kernel, args);
-}
-
 #endif
 
 /* latent_heads of many rows on Hopper (heads_wgmma.cu), where sizes fit. */

@@ -374,9 +374,9 @@ template <weft_type T>
 static weft_status attend_tiled(cuda_device *d, const weft_latent_attend_args *args) {
 #ifndef WEFT_CUDA_PORTABLE
   if (args->n_rows <= ATTEND_CLUSTER_ROWS && !d->fresh) {
-    latent_start_clusters(d, attend_cluster_kernel<T>,
-                          dim3(ATTEND_CLUSTER * args->n_rows, cuda_ceil(args->n_heads, ATTEND_HEADS)), ATTEND_CLUSTER,
-                          ATTEND_THREADS, sizeof(attend_memory), *args);
+    cuda_start_clusters(d, attend_cluster_kernel<T>,
+                        dim3(ATTEND_CLUSTER * args->n_rows, cuda_ceil(args->n_heads, ATTEND_HEADS)), ATTEND_CLUSTER,
+                        ATTEND_THREADS, sizeof(attend_memory), *args);
     return cuda_launched(d, "latent_attend");
   }
 #endif

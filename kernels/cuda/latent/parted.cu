@@ -555,8 +555,8 @@ static void start_rows(cuda_device *d, const parted_args *args) {
   const uint32_t n_bytes = (uint32_t)sizeof(row_memory<WIDE>), n_groups = cuda_ceil(args->op.n_heads, 16 * WIDE);
 #ifndef WEFT_CUDA_PORTABLE
   if (args->cluster > 1) {
-    latent_start_clusters(d, cluster_kernel<T, WIDE>, dim3(args->n_items * args->cluster, n_groups), args->cluster,
-                          ROW_THREADS, n_bytes, *args);
+    cuda_start_clusters(d, cluster_kernel<T, WIDE>, dim3(args->n_items * args->cluster, n_groups), args->cluster,
+                        ROW_THREADS, n_bytes, *args);
     return;
   }
 #endif

@@ -11,8 +11,9 @@
  *             clamped gate or F32 weights of down a kernel between the two makes the gated product (gate_pairs_kernel)
  *   down      the results are [place][n_in], f32, or bf16 in W8A8, and y[row] adds those of its ranks (combine.cu)
  *   some rows in MXFP4, from two on: experts_stream.cu makes both products, with gate and biases between them
- *   few rows  are not permuted. A GEMV takes each expert once and leaves act(g) * u of every pair (gate_up_gemv.cu).
- *             Then one kernel makes the products with down and the sum over ranks (down_gemv.cu); both with prologues
+ *   few rows  else are not permuted. A GEMV takes each expert once and leaves act(g) * u of every pair
+ *             (gate_up_gemv.cu). Then one kernel makes the products with down and the sum over ranks
+ *             (down_gemv.cu); both with prologues
  *   shared    the two products of the shared MLP come before, or are part of the GEMV kernels
  *
  * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in

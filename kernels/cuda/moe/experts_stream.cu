@@ -142,14 +142,6 @@ struct stream_copies {
   }
 };
 
-/* True for one lane of a whole warp. In what this guards the assembler knows that one lane runs, and issues a bulk copy
- * in a fifth of the time that it takes behind a comparison of lanes, where each is a loop over those that run. */
-static __device__ __forceinline__ bool elect_lane(void) {
-  uint32_t is;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
-  return is != 0;
-}
-
 /* Copies all units of the block's groups. Weights of the first stages come before rows are there. */
 template <class S>
 static __device__ __forceinline__ void copy_groups(const gemm_args &a, const stream_cut &cut, const stream_ring &ring,
