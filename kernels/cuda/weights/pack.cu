@@ -516,14 +516,23 @@ static weft_status place_on_host(cuda_device *d, const weft_weight *weight, cons
 /* In weft_weight.layout: the weight is a table of rows in host memory, which the card reads where it lies. */
 enum { HOST_LAYOUT = 0x200 };
 
+/* Kernels that write or read the table have ended first: freeing pinned memory is not said to wait for them. */
+static void give_table(cuda_device *d, void *table) {
+  if (!d->lost) (void)cuda_judge(d, cudaStreamSynchronize(d->stream), "waiting for a table's last use");
+  d->base.calls->free_host(&d->base, table);
+}
+
 /* The rows of a table in host memory are packed by the card all the same, and written there. */
 static weft_status place_table(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                                uint64_t n_bytes, void **out) {
   weft_status status = d->base.calls->alloc_host(&d->base, n_bytes, out);
-  if (status == WEFT_OK) status = fill_packed(d, weight, source, (uint8_t *)*out);
+  if (status != WEFT_OK) return status;
+  status = fill_packed(d, weight, source, (uint8_t *)*out);
   if (status == WEFT_OK) status = cuda_judge(d, cudaStreamSynchronize(d->stream), "packing a table");
-  if (status == WEFT_OK) d->base.weights.n_bytes_tables += n_bytes;
-  if (status != WEFT_OK && *out != NULL) d->base.calls->free_host(&d->base, *out);
+  if (status == WEFT_OK)
+    d->base.weights.n_bytes_tables += n_bytes;
+  else
+    give_table(d, *out);
   return status;
 }
 
@@ -633,7 +642,7 @@ void cuda_weight_free(weft_device *device, weft_weight *weight) {
     }
   } else if ((weight->layout & HOST_LAYOUT) != 0) {
     d->base.weights.n_bytes_tables -= weight->n_bytes;
-    d->base.calls->free_host(&d->base, data);
+    give_table(d, data);
   } else {
     cuda_give_weight(d, data, weight->n_bytes);
   }
