@@ -48,8 +48,8 @@ typedef struct work_item {
 /* Takes the next item from the tile scheduler's ring: for a whole warp, all of whose lanes call (is_warp), or for
  * one lane. M: the block's shared memory with the ring of items and its barriers.
  *
- * The item is loaded before the arrival that gives its stage back: an arrival releases, so the loads of its lane, and by
- * __syncwarp() those of the others, come before the write of whoever has waited for `item_empty`. */
+ * The item is loaded before the arrival that gives its stage back: an arrival releases, so the loads of its lane, and
+ * by __syncwarp() those of the others, come before the write of whoever has waited for `item_empty`. */
 template <class M>
 static __device__ __forceinline__ work_item acquire_item(M &m, pipeline_state &at, bool is_warp) {
   mbarrier_wait(&m.item_full[at.stage], at.phase);
