@@ -11,8 +11,9 @@ and `weft bench drafts --accept` measure of weft, measured of an installed vLLM 
 DIR has the model's config.json (and generation_config.json); no weights are needed. Weights are uniform within 0.03, embeddings normal
 with 0.02, routers normal with 1, so that hidden states keep their size and tokens go to different experts; norms and scales are 1.
 
-What is not floating point keeps vLLM's own made-up values: random codes and one scale for MXFP4. bench/peers/vllm_serve.py is its server
-on the same weights.
+What is not floating point keeps vLLM's own made-up values: random codes and one scale for MXFP4. Where config.json says 4 bits in
+groups (compressed-tensors), which vLLM leaves as memory happens to be, codes are random and each scale gives weights as wide as those
+above. bench/peers/vllm_serve.py is its server on the same weights.
 
 A rate counts tokens while all sequences write: from when each has 16 until the first has all but 16, so that neither prompts nor
 sequences that end are in it. `distinct` is the share of different tokens in a step: sequences that all write the same token go to the
@@ -30,6 +31,7 @@ import time
 
 FILLED = [0]  # how many tensors got values here: in the process that has the model
 EDGE = 16     # tokens at either end of an answer that no rate counts
+SCALE = 0.03 / 8  # of codes from -8 to 7
 
 
 def options():
@@ -73,14 +75,19 @@ def make_up_weights():
         return tensors_of(of)
 
     def fill(tensor, **more):
-        if tensor.device.type == "meta" or not torch.is_floating_point(tensor) or torch.finfo(tensor.dtype).bits < 16:
+        packed = "packed" in more.get("name", "")
+        if tensor.device.type == "meta" or not packed and (not torch.is_floating_point(tensor) or torch.finfo(tensor.dtype).bits < 16):
             return theirs(tensor, **more)
         FILLED[0] += 1
         generator = torch.Generator(device=tensor.device)
         generator.manual_seed(FILLED[0])
         with torch.no_grad():
-            if tensor.dim() <= 1 or tensor.numel() == 1:
+            if packed:
+                tensor.view(torch.uint8).random_(0, 256, generator=generator)
+            elif tensor.dim() <= 1 or tensor.numel() == 1:
                 tensor.fill_(1.0)
+            elif "scale" in more.get("name", ""):
+                tensor.fill_(SCALE)
             elif layer[0] == "GateLinear":
                 tensor.normal_(0.0, 1.0, generator=generator)
             elif layer[0] in ("VocabParallelEmbedding", "ParallelLMHead"):
