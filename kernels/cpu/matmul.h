@@ -113,16 +113,6 @@ extern const cpu_products cpu_products_portable;
 extern const cpu_products cpu_products_avx2;
 extern const cpu_products cpu_products_avx512;
 
-/* Whether weights are to be prefetched for few rows too. One core of an Intel server waits so long for memory that its
- * own prefetching keeps half of the rate back; on a Zen 4 it is as fast by itself (bench/results/notes.md). */
-static inline bool cpu_fetches_few_rows(void) {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("intel");
-#else
-  return false;
-#endif
-}
-
 /* How many rows the next group has when n_left rows are still to be packed. */
 static inline uint32_t cpu_group_next(uint32_t n_left) {
   if (n_left >= CPU_GROUP) return CPU_GROUP;

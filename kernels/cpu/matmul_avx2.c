@@ -15,7 +15,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { LANES = 8 /* outputs of half a panel */, FETCH_AHEAD = 3072 /* bytes */ };
+enum { LANES = 8 /* outputs of half a panel */, FETCH_AHEAD = 8192 /* bytes */ };
 
 /* ---- weights of half a block: 32 inputs x 8 outputs ---- */
 
@@ -350,11 +350,6 @@ INLINE void add_rows(const cpu_pack_info *info, uint32_t R, uint32_t n_rows, con
   if (n_rows - r == 1) add_block(info, 1, in_memory(&f), quants, k, x + CPU_X_BYTES * r, acc + r);
 }
 
-/* Whether the processor's own prefetching comes late: where codes are so many instructions, or memory is far. */
-INLINE bool is_fetched(const cpu_pack_info *info) {
-  return info->bits == 5 || info->bits == 6 || cpu_fetches_few_rows();
-}
-
 /* Prefetches what lies FETCH_AHEAD bytes further in the tile's panels or, beyond their end, in `next`. */
 INLINE void fetch_ahead(const cpu_tile *tile, const uint8_t *at, uint32_t n_bytes) {
   uint64_t left = (uint64_t)(tile->panel + tile->n_panels * tile->panel_bytes - at);
@@ -371,7 +366,7 @@ INLINE void small_panel(const cpu_pack_info *info, uint32_t R, const cpu_tile *t
     const uint8_t *scales = panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b);
     const uint8_t *quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b);
     half_scales k[2];
-    if (is_fetched(info) && tile->fetch) fetch_ahead(tile, quants, info->quant_bytes + 64);
+    if (tile->fetch) fetch_ahead(tile, quants, info->quant_bytes + 64);
     load_small_scales(info, scales, 0, &k[0]);
     load_small_scales(info, scales, 1, &k[1]);
     add_rows(info, R, n_rows, quants, k, x, acc);
@@ -387,7 +382,7 @@ INLINE void super_panel(const cpu_pack_info *info, uint32_t R, const cpu_tile *t
     const uint8_t *quants = super + info->header_bytes;
     for (uint32_t j = 0; j < 8; j++, x += CPU_X_BYTES * n_rows, quants += info->quant_bytes) {
       half_scales k[2];
-      if (is_fetched(info) && tile->fetch) fetch_ahead(tile, quants, info->quant_bytes + 64);
+      if (tile->fetch) fetch_ahead(tile, quants, info->quant_bytes + 64);
       load_super_scales(info, &of[0], super, j, 0, &k[0]);
       load_super_scales(info, &of[1], super, j, 1, &k[1]);
       add_rows(info, R, n_rows, quants, k, x, acc);

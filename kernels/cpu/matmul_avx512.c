@@ -14,7 +14,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { FETCH_AHEAD = 4096 /* bytes */ };
+enum { FETCH_AHEAD = 8192 /* bytes */ };
 
 /* ---- weights of one block: 32 inputs x 16 outputs ---- */
 
@@ -199,13 +199,11 @@ INLINE __m512 add_block(const cpu_pack_info *info, unsigned shift, const weights
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + CPU_X_SCALE)), acc);
 }
 
-/* Prefetches what lies FETCH_AHEAD bytes further in the tile's panels or, beyond their end, in `next`. With few rows
- * the processor's own prefetching of the panels may be faster, but it cannot foresee the jump to `next`. */
-INLINE void fetch_ahead(const cpu_tile *tile, const uint8_t *at, uint32_t n_bytes, bool few_rows) {
-  if (!tile->fetch) return;
-  const uint8_t *end = tile->panel + tile->n_panels * tile->panel_bytes;
-  uint64_t left = (uint64_t)(end - at);
-  if (left > FETCH_AHEAD ? few_rows && !cpu_fetches_few_rows() : tile->next == NULL) return;
+/* Prefetches what lies FETCH_AHEAD bytes further in the tile's panels or, beyond their end, in `next`. The processor
+ * prefetches by itself too, but not early enough, and cannot foresee the jump to `next`. */
+INLINE void fetch_ahead(const cpu_tile *tile, const uint8_t *at, uint32_t n_bytes) {
+  uint64_t left = (uint64_t)(tile->panel + tile->n_panels * tile->panel_bytes - at);
+  if (!tile->fetch || (left <= FETCH_AHEAD && tile->next == NULL)) return;
   const uint8_t *from = left > FETCH_AHEAD ? at + FETCH_AHEAD : tile->next + (FETCH_AHEAD - left);
 #pragma GCC unroll 8
   for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
@@ -241,7 +239,7 @@ INLINE void small_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, 
     left -= n;
     for (; n > 0; n--) {
       weights k;
-      fetch_ahead(tile, at, info->quant_bytes, R < 8);
+      fetch_ahead(tile, at, info->quant_bytes);
       load_codes(info->bits, at, k.w);
       if (info->values != NULL) look_up(tile->info->values, k.w);
       load_small_scales(info, scales, &k);
@@ -288,7 +286,7 @@ INLINE void super_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, 
     const uint8_t *quants = super + 320;
     for (uint32_t j = 0; j < 8; j++) {
       weights k;
-      fetch_ahead(tile, quants, info->quant_bytes + 64, R < 5);
+      fetch_ahead(tile, quants, info->quant_bytes + 64);
       load_codes(info->bits, quants, k.w);
       if (info->values != NULL) look_up(tile->info->values, k.w);
       load_super_scales(info->form, super, j, d, minus_least, &k);
