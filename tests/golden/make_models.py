@@ -178,7 +178,7 @@ class Divided:
 def autoregressive(t):
     """The module that builds and writes a model of a family without canvases; None of gemma4."""
     families = (tiny_llama, tiny_gpt_oss, tiny_qwen35, tiny_deepseek4, tiny_deepseek41, tiny_more, tiny_shared)
-    return next((m for m in families if isinstance(t, m.Tiny)), None)
+    return next((m for m in families if type(t) is m.Tiny), None)
 
 
 def prompt_lengths(t):

@@ -126,9 +126,9 @@ def build(t, seed):
     return model
 
 
-def add_keys(w, t):
+def add_counts(w, t, more=0):
+    """more: layers behind those of the model."""
     k = t.arch + "."
-    more = 1 if t.nextn else 0
     w.add_name(t.name)
     for key, n in (("block_count", t.layers + more), ("context_length", 512), ("embedding_length", t.hidden),
                    ("attention.head_count", t.heads), ("attention.head_count_kv", 1),
@@ -139,25 +139,37 @@ def add_keys(w, t):
                    ("attention.indexer.top_k", t.index_k), ("rope.dimension_count", t.rotated),
                    ("hyper_connection.count", t.streams), ("hyper_connection.sinkhorn_iterations", t.rounds),
                    ("expert_count", t.experts), ("expert_used_count", t.top_k), ("expert_shared_count", 1),
-                   ("expert_feed_forward_length", t.moe), ("expert_gating_func", 4), ("hash_layer_count", t.hashed)):
+                   ("expert_feed_forward_length", t.moe), ("expert_gating_func", 4)):
         w.add_uint32(k + key, n)
-    if t.nextn:
-        w.add_uint32(k + "nextn_predict_layers", more)
+
+
+def add_numbers(w, t, ratios, n_limits):
+    """ratios: of each layer, and those behind the model's; n_limits: layers with a limit of their own."""
+    k = t.arch + "."
     w.add_bool(k + "expert_weights_norm", True)
     for key, x in (("attention.layer_norm_rms_epsilon", t.eps), ("hyper_connection.epsilon", t.floor),
                    ("expert_weights_scale", t.factor), ("rope.freq_base", t.theta),
                    ("attention.compress_rope_freq_base", t.theta_far)):
         w.add_float32(k + key, x)
-    w.add_array(k + "attention.compress_ratios", list(t.ratios) + [0] * more)
+    w.add_array(k + "attention.compress_ratios", ratios)
     if t.listed:
         for part in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
-            w.add_array(k + part, [t.limit] * (t.layers + more))
+            w.add_array(k + part, [t.limit] * n_limits)
     else:
         w.add_float32(k + "swiglu_clamp_exp", t.limit)
     if t.yarn:
         w.add_string(k + "rope.scaling.type", "yarn")
         w.add_float32(k + "rope.scaling.factor", t.yarn[0])
         w.add_uint32(k + "rope.scaling.original_context_length", t.yarn[1])
+
+
+def add_keys(w, t):
+    more = 1 if t.nextn else 0
+    add_counts(w, t, more)
+    w.add_uint32(t.arch + ".hash_layer_count", t.hashed)
+    if t.nextn:
+        w.add_uint32(t.arch + ".nextn_predict_layers", more)
+    add_numbers(w, t, list(t.ratios) + [0] * more, t.layers + more)
 
 
 def pressed(prefix, c):

@@ -20,37 +20,19 @@ import tiny_models
 
 
 @dataclass(frozen=True)
-class Tiny:
-    name: str
-    seed: int
+class Tiny(tiny_deepseek4.Tiny):
     ratios: tuple = (2, 2, 1, 1)
     sources: tuple = (0, 2)       # layers with far rows of their own
     choosers: tuple = (0, 2, 3)
     blocks: tuple = (2, 3, 3)     # the layer that chooses them, how many, rows of one; (): none
-    vocab: int = 8
-    hidden: int = 8
-    heads: int = 4
-    head_dim: int = 8
-    rotated: int = 4
     q_rank: int = 4
-    groups: int = 2
     out_rank: int = 2
     near: int = 5
-    streams: int = 2
-    rounds: int = 5
-    floor: float = 1e-3
     index_heads: int = 7
-    index_dim: int = 8
     index_k: int = 4
     experts: int = 3
-    top_k: int = 2
     moe: int = 2
-    factor: float = 1.5
-    limit: float = 1.2
-    eps: float = 1e-6
-    theta: float = 1e3
-    theta_far: float = 1e4
-    yarn: tuple = ()              # factor, context
+    hashed: int = 0
     engrams: tuple = (1, 2)       # layers that read the memory
     grams: int = 3
     engram_heads: int = 2
@@ -59,17 +41,10 @@ class Tiny:
     pad: int = 2
     token_map: tuple = (0, 1, 2, 3, 1, 4, 5, 3)
     one_table: bool = False       # and the later keys
-    window: int = 24              # at which the cases have their edges
+    window: int = 24
     prompts: tuple = (1, 41)
 
-    @property
-    def layers(self):
-        return len(self.ratios)
-
     arch = "deepseek41"
-    canvas = 0
-    diffusion = False
-    twin = False
 
 
 ALL = [
@@ -197,30 +172,8 @@ def add_engram_keys(w, t, inner):
 
 def add_keys(w, t, inner):
     k = t.arch + "."
-    w.add_name(t.name)
-    for key, n in (("block_count", t.layers), ("context_length", 512), ("embedding_length", t.hidden),
-                   ("attention.head_count", t.heads), ("attention.head_count_kv", 1),
-                   ("attention.key_length", t.head_dim), ("attention.value_length", t.head_dim),
-                   ("attention.q_lora_rank", t.q_rank), ("attention.sliding_window", t.near),
-                   ("attention.output_group_count", t.groups), ("attention.output_lora_rank", t.out_rank),
-                   ("attention.indexer.head_count", t.index_heads), ("attention.indexer.key_length", t.index_dim),
-                   ("attention.indexer.top_k", t.index_k), ("rope.dimension_count", t.rotated),
-                   ("hyper_connection.count", t.streams), ("hyper_connection.sinkhorn_iterations", t.rounds),
-                   ("expert_count", t.experts), ("expert_used_count", t.top_k), ("expert_shared_count", 1),
-                   ("expert_feed_forward_length", t.moe), ("expert_gating_func", 4)):
-        w.add_uint32(k + key, n)
-    w.add_bool(k + "expert_weights_norm", True)
-    for key, x in (("attention.layer_norm_rms_epsilon", t.eps), ("hyper_connection.epsilon", t.floor),
-                   ("expert_weights_scale", t.factor), ("rope.freq_base", t.theta),
-                   ("attention.compress_rope_freq_base", t.theta_far)):
-        w.add_float32(k + key, x)
-    w.add_array(k + "attention.compress_ratios", list(t.ratios) + [0, 0, 0])
-    for part in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
-        w.add_array(k + part, [t.limit] * t.layers)
-    if t.yarn:
-        w.add_string(k + "rope.scaling.type", "yarn")
-        w.add_float32(k + "rope.scaling.factor", t.yarn[0])
-        w.add_uint32(k + "rope.scaling.original_context_length", t.yarn[1])
+    tiny_deepseek4.add_counts(w, t)
+    tiny_deepseek4.add_numbers(w, t, list(t.ratios) + [0, 0, 0], t.layers)
     if t.blocks:
         for key, n in zip(("source_layer", "top_k_blocks", "block_size"), t.blocks):
             w.add_uint32(k + "attention.indexer.candidate_" + key, n)
