@@ -43,8 +43,12 @@ if where == "card":
     said = subprocess.run(["python3", "bench/machine_code.py", "--whole", module], capture_output=True, text=True, check=False).stdout.split()
     if said:
         report["machine_code"] = said[0]
-json.dump(report, open(path, "w"), indent=1, ensure_ascii=False)
-open(path, "a").write("\n")
+def line(value):
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+cells = report.pop("cells")  # a line each
+with open(path, "w") as out:
+    out.write("{" + "".join(f"{line(key)}:{line(value)},\n" for key, value in report.items()))
+    out.write('"cells":[\n' + ",\n".join(map(line, cells)) + "\n]}\n")
 PY
 }
 demo=model/demo/weft-demo.gguf

@@ -196,10 +196,10 @@ while IFS= read -r row; do
   if [ $found = 1 ]; then ok; else bad "docs/coverage.md:$what: no evidence"; fi
 done < <(sed -n 's/^\(| .*\)$/\1/p' docs/coverage.md | grep -vE '^\| (capability|---)')
 
-# performance.md: each table of numbers, and its section's or its paragraph's source
-awk '/^## / { source = 0 } /^\*\*/ { source = 0 }
+# performance.md: each table of numbers, and its section's, its paragraph's or its rows' source
+awk 'start && !/^\|/ { if (!source) print start; start = 0 } /^## / { source = 0 } /^\*\*/ { source = 0 }
   /bench\/results\// || /one run/ || /by hand/ { source = 1 }
-  /^\|/ { if (!inside && !source) print NR; inside = 1; next } { inside = 0 }' docs/performance.md >"$work/tables"
+  /^\|/ && !start { start = NR } END { if (start && !source) print start }' docs/performance.md >"$work/tables"
 n=$(wc -l <docs/performance.md)
 if [ "$n" -le 200 ]; then ok; else bad "docs/performance.md has $n lines; 200 are enough for what a user decides by"; fi
 for page in docs/*.md; do # docs/README.md leads to every page

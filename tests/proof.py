@@ -101,7 +101,8 @@ def check_smoke(bench):
     expect(timed["first_ms"]["runs"] == 8 and (rate is None or 1 <= rate["runs"] <= 8), f"smoke: times are missing: {timed}")
     owner = next(c for c in cells if c["candidate"] == "shared-weights-double")
     expect(owner["weight_server_validation"]["valid"] and owner["weight_server"]["clean_up"], f"smoke: {owner}")
-    expect(owner["configuration"]["models"] == ["from-the-weight-server"], "smoke: workers were not told what is exported")
+    had = report["configurations"][owner["configuration"]]
+    expect(had["models"] == ["from-the-weight-server"], "smoke: workers were not told what is exported")
     check_reports(bench, report)
 
 

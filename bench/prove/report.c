@@ -171,7 +171,15 @@ static json_t *write_command(const weft_lab_config *c, const prove_plan *plan) {
   return text;
 }
 
-static json_t *write_cell(const prove_cell *cell) {
+/* Where a configuration stands in the list, which has each of them once; null: the cell had none. NULL: no memory. */
+static json_t *place_of(json_t *list, json_t *facts) {
+  size_t at = 0, n = json_array_size(list);
+  if (facts == NULL || json_is_null(facts)) return json_null();
+  while (at < n && !json_equal(json_array_get(list, at), facts)) at++;
+  return at == n && json_array_append(list, facts) != 0 ? NULL : json_integer((json_int_t)at);
+}
+
+static json_t *write_cell(const prove_cell *cell, json_t *configurations) {
   bool expected = cell->outcome.verdict == cell->expected;
   json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:s}", "candidate", cell->candidate, "suite",
                           cell->suite, "prompts", cell->prompts, "budget", cell->budget_name, "contract",
@@ -183,7 +191,7 @@ static json_t *write_cell(const prove_cell *cell) {
   (void)json_object_set_new(out, "logits", share_or_null(cell->scores));
   (void)json_object_set_new(out, "timing", share_or_null(cell->timing));
   (void)json_object_set_new(out, "acceptance", share_or_null(cell->acceptance));
-  (void)json_object_set_new(out, "configuration", share_or_null(cell->candidate_facts));
+  (void)json_object_set_new(out, "configuration", place_of(configurations, cell->candidate_facts));
   (void)json_object_set_new(out, "weight_server", share_or_null(cell->owner));
   (void)json_object_set_new(out, "weight_server_validation", share_or_null(cell->owner_validation));
   return out; /* what is missing for want of memory fails the schema */
@@ -207,10 +215,10 @@ json_t *prove_report_make(const prove_plan *plan, const weft_lab_config *config,
   time_t now = time(NULL);
   struct tm day;
   if (gmtime_r(&now, &day) != NULL) (void)strftime(date, sizeof date, "%Y-%m-%d", &day);
-  json_t *report = json_object(), *cells = json_array();
+  json_t *report = json_object(), *cells = json_array(), *configurations = json_array();
   uint32_t n_good = 0;
   for (uint32_t i = 0; i < plan->n; i++) {
-    (void)json_array_append_new(cells, write_cell(&plan->cell[i])); /* see write_cell */
+    (void)json_array_append_new(cells, write_cell(&plan->cell[i], configurations)); /* see write_cell */
     n_good += plan->cell[i].outcome.verdict == plan->cell[i].expected;
   }
   (void)json_object_set_new(report, "what",
@@ -230,6 +238,7 @@ json_t *prove_report_make(const prove_plan *plan, const weft_lab_config *config,
   (void)json_object_set_new(report, "seconds", json_real(seconds));
   (void)json_object_set_new(report, "n_cells", json_integer((json_int_t)plan->n));
   (void)json_object_set_new(report, "n_as_expected", json_integer((json_int_t)n_good));
+  (void)json_object_set_new(report, "configurations", configurations);
   (void)json_object_set_new(report, "cells", cells);
   return report;
 }
