@@ -64,8 +64,7 @@ echo "$device, commit $commit"
 kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
 
-golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_model_mxfp4 golden_model_nvfp4 golden_api_devices
-  prop_model_equalities prop_scheduler_equalities'
+golden_tests='golden_model_parity golden_model_devices golden_model_mxfp4 golden_model_nvfp4 golden_api_devices'
 failed=0
 code=$(python3 bench/machine_code.py --whole "$prebuilt/libweft-cuda.so" | awk '{ print $1; exit }')
 facts="\"device\":\"$device\",\"cards\":$n_cards,\"date\":\"$(date -I)\",\"commit\":\"$commit\",\"machine_code\":\"$code\""
@@ -97,15 +96,25 @@ judge_all() {
     rm -f "$end"
   done
 }
+# The long ones, on the card alone and in parts at once; CI has the other backends. begin_long FOLDER PREFIX: of the programs there
+begin_long() {
+  local n
+  for n in 0 1 2 3 4; do
+    begin "$2golden_model_laws-$n" "$1test_golden_model_laws" cuda "$n/5" &
+    begin "$2prop_scheduler_equalities-$n" "$1test_prop_scheduler_equalities" 1 cuda "$n" &
+  done
+  begin "$2prop_model_equalities" "$1test_prop_model_equalities" 3 1 cuda &
+}
 # The portable set, from its PTX: the kernel tests ask for it, and the models' get it where no other module lies beside them.
 test_portable_set() {
   local name alone=$prebuilt/portable-alone
   for name in $kernel_tests; do begin "portable_$name" "test_$name" quick '*' 0/1 set=portable & done
   mkdir -p "$alone" && cp "$prebuilt/libweft-cuda-portable.so" "$alone/"
-  for name in golden_model_parity golden_model_laws prop_model_equalities; do
+  for name in golden_model_parity golden_model_laws prop_model_equalities prop_scheduler_equalities; do
     cp "$prebuilt/test_$name" "$alone/"
-    begin "portable_$name" "portable-alone/test_$name" &
   done
+  begin portable_golden_model_parity portable-alone/test_golden_model_parity &
+  begin_long portable-alone/ portable_
   wait
 }
 # A module that lacks a wait must be caught: else the test of the order between streams proves nothing.
@@ -136,6 +145,7 @@ if [ $tests = yes ]; then
   rm -f "$out"/tests.jsonl "$out"/check.jsonl "$out"/*.end
   for name in $kernel_tests $golden_tests; do begin "$name" "test_$name" & done # at once: nothing is timed
   begin prop_api_equalities test_prop_api_equalities --backend cuda &
+  begin_long '' ''
   wait
   [ ! -e "$prebuilt/libweft-cuda-portable.so" ] || test_portable_set
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves

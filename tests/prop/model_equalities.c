@@ -15,7 +15,8 @@
  *   in parts       on two and three devices, where the memory of devices is the host's
  *   by the twin    a gemma4 model of the same tensors (causal passes)
  *
- *   model_equalities [ROUNDS [SEED]]    mixed runs per subject, by default 3 (quick 1, nightly 20) from seed 1 */
+ *   model_equalities [ROUNDS [SEED [BACKEND]]]    mixed runs per subject, by default 3 (quick 1, nightly 20) from seed
+ *                                                 1; on one backend alone */
 #include "base/random.h"
 #include "tests/support/gguf_edit.h"
 #include "tests/support/gguf_twin.h"
@@ -471,8 +472,9 @@ int main(int argc, char **argv) {
                                       "deepseek2-base", "deepseek41-base", "deepseek41-cut"};
   uint32_t n_rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : test_amount(1, 1, 20);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-  const char *cuttable = make_cuttable();
+  const char *cuttable = make_cuttable(), *asked = argc > 3 ? argv[3] : NULL;
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    if (asked != NULL && strcmp(asked, ways[w].backend) != 0) continue;
     if (!has_way(&ways[w])) continue;
     if (w == 1 && test_amount(1, 0, 0) != 0) continue; /* quick: the source of avx2, with other vectors */
     bool is_ref = strcmp(ways[w].backend, "ref") == 0;

@@ -18,7 +18,9 @@
  *
  * on every backend and instruction set of this machine; and a few requests of the demo model.
  *
- *   scheduler_equalities [SEED]    other requests; by default those of seed 1, nightly of 1 to 10 */
+ *   scheduler_equalities [SEED [BACKEND [PAIR]]]    other requests; by default those of seed 1, nightly of 1 to 10; on
+ *                                                   one backend alone; of one of its pairs of models, the last of
+ *                                                   which are the demo models. 77: it is not on this machine */
 #include <errno.h>
 #include <stdatomic.h>
 
@@ -665,6 +667,17 @@ static void run_shards(uint64_t seed) {
   free(path[1]);
 }
 
+static void run_demo_splits(char *const demo[2], uint64_t seed) {
+  const cast few = {{demo[0], demo[1]}, 8, 60, 200, 3, 8};
+  kv_8bit = true;
+  run_splits(&few, "cpu", seed, 4);
+  kv_8bit = false;
+}
+
+/* What alone is run, in which files and preemptions may be missing; NULL, UINT32_MAX: all. */
+static const char *asked;
+static uint32_t asked_pair = UINT32_MAX, n_asked;
+
 static void run_seed(uint64_t seed) {
   static const struct {
     const char *backend, *isa;
@@ -675,10 +688,12 @@ static void run_seed(uint64_t seed) {
   const uint32_t n_all = sizeof variants / sizeof *variants;
   char *demo[2] = {path_of("model/demo/weft-demo"), path_of("model/demo/weft-demo-ar")};
   for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    if (asked != NULL && strcmp(asked, ways[w].backend) != 0) continue;
     if (w > 0 && !has_way(ways[w].backend, ways[w].isa)) continue;
     if (w == 1 && test_amount(1, 0, 0) != 0) continue; /* quick: the source of avx2, with other vectors */
     const uint32_t n_pairs = w >= 3 ? 4 : 2;           /* vectors and a card have latent rows at every seed */
     for (uint32_t i = 0; i < n_pairs; i++) {
+      if (asked_pair != UINT32_MAX && asked_pair != i) continue;
       uint32_t pair = i == 0 ? 0 : i == 1 ? 1 + (w + (uint32_t)seed) % 6 : i + 3;
       char a[128], b[128];
       (void)snprintf(a, sizeof a, "tests/golden/models/%s", tiny[pair][0]);
@@ -687,6 +702,7 @@ static void run_seed(uint64_t seed) {
       const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
       uint32_t stride = test_amount(4, 4, 1) * (1 + i); /* the next way begins with the next variant */
       run(&c, ways[w].backend, ways[w].isa, seed + w, n_all, stride);
+      n_asked++;
       if (w == 0 && i == 0) run_cards(&c, seed);
       if (w == 0 && i == 0) {
         run_splits(&c, "fake late", seed, n_all);
@@ -698,14 +714,13 @@ static void run_seed(uint64_t seed) {
       free(path[0]);
       free(path[1]);
     }
+    if (asked_pair != UINT32_MAX && asked_pair != n_pairs) continue;
+    n_asked++;
     bool slow = w < 2; /* no vector instructions */
     const cast c = {{demo[0], demo[1]}, slow ? 4 : 12, slow ? 40 : 100, 200, slow ? 2 : 4, slow ? 3 : 12};
     run(&c, ways[w].backend, ways[w].isa, seed, slow ? 1 : 4, 1);
   }
-  const cast few = {{demo[0], demo[1]}, 8, 60, 200, 3, 8};
-  kv_8bit = true;
-  run_splits(&few, "cpu", seed, 4);
-  kv_8bit = false;
+  if (asked == NULL) run_demo_splits(demo, seed);
   free(demo[0]);
   free(demo[1]);
 }
@@ -713,7 +728,10 @@ static void run_seed(uint64_t seed) {
 int main(int argc, char **argv) {
   weft_log_set_level(WEFT_LOG_ERROR); /* of the bad disk */
   uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, n = argc > 1 ? 1 : test_amount(1, 1, 10);
+  asked = argc > 2 ? argv[2] : NULL;
+  if (argc > 3) asked_pair = (uint32_t)strtoul(argv[3], NULL, 10);
   for (uint64_t seed = first; seed < first + n; seed++) run_seed(seed);
+  if (asked != NULL) return n_asked > 0 ? 0 : 77;
   rig_need(n_from_file > 0 && n_file_lost > 0, "the file", "nothing came back, or nothing was lost");
   rig_need(n_preempted > 0, "the tight pools", "nobody was preempted");
   (void)printf("%llu drafts of the layer of a file, %llu right\n", (unsigned long long)n_assisted,
