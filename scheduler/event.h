@@ -36,7 +36,7 @@ typedef struct weft_prompt_logprobs {
 
 typedef enum weft_event_kind {
   WEFT_EVENT_TOKENS = 1, /* more of the answer is final */
-  WEFT_EVENT_CANVAS = 2, /* a denoise step ended (canvas_events or trace) */
+  WEFT_EVENT_CANVAS = 2, /* a denoise step ended (canvas_deltas or trace) */
   WEFT_EVENT_FINISHED = 3
 } weft_event_kind;
 

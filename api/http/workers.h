@@ -14,7 +14,7 @@
  * and then (weft_workers_gives_back): it goes on as a long job while fewer than all workers but one have such jobs;
  * else it gives its worker back, waits as the first of its tenant until one of them ends, and begins again. So it loses
  * a slice at most, and once. What does not ask is bounded by what it is given (api/json_scan.h,
- * weft_served_check_text). */
+ * check_bytes in api/prompt.c). */
 #ifndef WEFT_API_HTTP_WORKERS_H
 #define WEFT_API_HTTP_WORKERS_H
 

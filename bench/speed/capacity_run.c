@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench capacity: what fits a pool. First the 26B geometry through the pager alone
- * (bench_capacity.c), then, with a model, real requests on it.
+ * (capacity.c), then, with a model, real requests on it.
  *
  * Law of the real run: an engine of its own, stepped by hand, computes every token; the pool is small
  * and the prefix cache on. A sequence counts as held while its answer grows; the count is taken when

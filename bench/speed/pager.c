@@ -9,7 +9,7 @@
  *   match_32k_us         admit of a wholly cached 32 k-token prompt: hashing, comparing, pinning
  *   host_bytes_per_block all host memory of the pager for each 16-token block, index and tokens
  *                        included
- *   waste_percent, capacity_ratio_*: bench_capacity.h */
+ *   waste_percent, capacity_ratio_*: capacity.h */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -66,7 +66,7 @@ typedef struct cuda_device {
   const struct cuda_set *set; /* of kernels (set.h) */
   uint32_t n_multiprocessors;
   uint32_t n_router_clusters;       /* clusters of the router's kernel that fit on the card at once */
-  uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_decode_cluster.cu */
+  uint32_t n_attention_clusters[5]; /* the same of each kernel of decode_cluster.cu */
   bool lost;
   bool shared_writable; /* the driver maps weights of other processes for reading and writing alone */
   bool deterministic;   /* a row's bits depend on that row alone */

@@ -3,7 +3,7 @@
  *
  * Law: nothing here is optimised. Weights stay in file layout (types that devices hold as others: as those) and are
  * read through weft_dequantise_row. Products take the f32 input as it is, unless the device was opened for products of
- * 8 bits, which are then made as eight.c says. Where an op's text in ops.h names f32 steps (angles, stored keys), ref
+ * 8 bits, which are then made as w8a8.c says. Where an op's text in ops.h names f32 steps (angles, stored keys), ref
  * takes the same steps. */
 #ifndef WEFT_KERNELS_REF_REF_H
 #define WEFT_KERNELS_REF_REF_H

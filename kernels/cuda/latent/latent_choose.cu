@@ -5,8 +5,8 @@
  * Scores of index rows in bf16, 32, 64 or 128 wide, are made by tensor cores: a warp has 32 index rows in registers and
  * goes through the rows of an item. Queries are two bf16 each, high and low, whose products follow one another. A lane
  * has eight neighbouring dimensions of each 32, so of these the matrix unit gets 0, 1, 8, 9, 16, 17, 24, 25, 2, 3 ..
- * first, and then 4, 5, 12, 13 .. (choose_pair). A lane adds heads 8 i + 2 c and 8 i + 2 c + 1, ascending, then a tree
- * over the four lanes. All other index rows are a thread's, one sum over dimensions and heads ascending (f32).
+ * first, and then 4, 5, 12, 13 .. (multiply_pair). A lane adds heads 8 i + 2 c and 8 i + 2 c + 1, ascending, then a
+ * tree over the four lanes. All other index rows are a thread's, one sum over dimensions and heads ascending (f32).
  *
  * A block finds a row's largest: eight bits of the k-th largest at a time, by counting (radix select); then its warps
  * take spans of the scores and write what is chosen, ascending, of equal scores the first. Blocks of far rows are

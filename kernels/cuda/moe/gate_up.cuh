@@ -82,7 +82,7 @@ typedef struct gate_up_cursor {
 /* gate_of(matrix) is the gate of an expert's outputs. */
 template <class P, class F>
 static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, const gate_up_items &items, F &&gate_of) {
-  extern __shared__ __align__(128) uint8_t memory[]; /* gate_up_bytes: rings; sums [2][gate, up]; rows */
+  extern __shared__ __align__(128) uint8_t memory[]; /* gemv_bytes: rings; sums [2][gate, up]; rows */
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
   __shared__ typename P::block block;
   __shared__ gate_up_jobs jobs;
