@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda.h"
 
 struct gemm_args;
+struct gemm_gated_rows;
 struct experts_biases;
 struct attention_kernel_args;
 struct head_group;
@@ -26,8 +27,10 @@ typedef struct cuda_set {
   weft_status (*gemv)(cuda_device *d, const struct gemm_args *args);
   weft_status (*gemm_dense)(cuda_device *d, const struct gemm_args *args);
   weft_status (*gemm_grouped)(cuda_device *d, const struct gemm_args *args);
+  /* Gate and up of experts in MXFP4 (gemm/gemm.h). NULL: they take gemm_grouped, as all their products do. */
+  weft_status (*gemm_grouped_gated)(cuda_device *d, const struct gemm_args *args, const struct gemm_gated_rows *rows);
   /* Experts of some rows (moe/experts_stream.h). NULL: they take gemm_grouped. */
-  weft_status (*experts_stream)(cuda_device *d, const weft_experts_args *args, const struct gemm_args *in,
+  weft_status (*experts_stream)(cuda_device *d, const struct gemm_args *in, const struct gemm_gated_rows *rows,
                                 const struct gemm_args *down);
   weft_status (*w8a8_gemv)(cuda_device *d, const struct gemm_args *args);
   weft_status (*w8a8_gemm)(cuda_device *d, const struct gemm_args *args);

@@ -168,12 +168,24 @@ weft_status gemm_from_f32_part(cuda_device *d, const weft_weight *weight, uint32
  * which the second one's prologue makes, where it has one. */
 weft_status gemm_mlp(weft_device *device, const weft_matmul_args *in, const weft_matmul_args *out);
 
+/* What products with gate and up leave for the one behind them: act(g) * u of every row, as its prologue would leave it
+ * in bf16, tiled, or in the GEMV layout. */
+typedef struct gemm_gated_rows {
+  const float *gate_bias, *up_bias; /* [matrices, outputs], both or none */
+  uint8_t *out;
+  uint32_t n_units, is_tail; /* packed_dims of the product behind */
+  uint32_t n_tiles;          /* tiled only: tiles of 8 rows that `out` has room for */
+} gemm_gated_rows;
+
 /* The kernels' launchers. */
 weft_status gemv(cuda_device *d, const gemm_args *args);
 /* Whether gemv gives whole row tiles to its warps, with up to eight rows. Only one row comes raw then. */
 bool gemv_is_tall(const cuda_device *d, const gemm_args *args);
 weft_status gemm_dense(cuda_device *d, const gemm_args *args);
 weft_status gemm_grouped(cuda_device *d, const gemm_args *args); /* with jobs */
+/* The same with gate and up in MXFP4, weight[0] and weight[1] with the outputs of one each, a multiple of 64: leaves
+ * `rows`, tiled. Jobs are of more than 24 rows. */
+weft_status gemm_grouped_gated(cuda_device *d, const gemm_args *args, const gemm_gated_rows *rows);
 weft_status gemv_setup(cuda_device *d);
 weft_status gemm_dense_setup(cuda_device *d);
 weft_status gemm_grouped_setup(cuda_device *d);

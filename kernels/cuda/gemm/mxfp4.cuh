@@ -15,14 +15,23 @@ static __device__ __forceinline__ int grouped_prescale(const packed_header *head
   return min(0, 1 - (int)(header->max_scale >> 23) + 127);
 }
 
-/* Each factor is 2^126 times a prescaled scale, twice; 0 where that is below all of bf16. */
+/* powers_of, for the exponents that grouped_prescale gives for a lane's rows of row halves 0 and 1. MXFP4: what is
+ * added to the exponent of a scale of either. */
+template <int T>
+static __device__ __forceinline__ prescale_powers grouped_powers(const int (&prescale)[2], const value_table &values) {
+  prescale_powers powers = powers_of<T>(prescale[0], values);
+  if (T == WEFT_TYPE_MXFP4) powers.first = (uint32_t)(prescale[0] + 126), powers.second = (uint32_t)(prescale[1] + 126);
+  return powers;
+}
+
+/* Each factor is 2^126 times a prescaled scale, twice; 0 where that is below all of bf16. powers: grouped_powers. */
 template <>
 __device__ __forceinline__ void make_dequant_factors<WEFT_TYPE_MXFP4>(const lane_scales<WEFT_TYPE_MXFP4> &in, uint32_t,
                                                                       uint32_t, const prescale_powers &powers,
                                                                       dequant_factors &out) {
-  const int up = (int)(__float_as_uint(powers.prescale) >> 23) - 1; /* prescale + 126 */
 #pragma unroll
   for (int r = 0; r < 2; r++) {
+    const int up = (int)(r == 0 ? powers.first : powers.second);
     uint32_t e = in.row[0].x >> (8 * r) & 0xFFu;
     out.of[r][0] = (e == 255 ? 0x7FC0u : (uint32_t)max((int)e + up, 0) << 7) * 0x10001u;
   }

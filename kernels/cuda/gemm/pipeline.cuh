@@ -122,6 +122,15 @@ static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t 
     load_scales<T>(p, lane / 4, lane % 4, own.scales);
 }
 
+/* How warps of kernels of shape S load a unit. Kernels with a gate have an own way. */
+template <class S>
+struct unit_source {
+  template <int T>
+  static __device__ __forceinline__ void load(const uint8_t *stage, uint32_t u, bool tail, lane_unit<T> &own) {
+    load_unit<T>(stage, u, tail, own);
+  }
+};
+
 /* A warp's view of the rings. w: its row tile in the first stage of weights; x: the first stage of rows; then the
  * barriers of all stages, and its position in both rings. rows_done: address of the barrier at which the warp arrives
  * when the products with the rows before these have ended; 0: none. S: the stages' units of 128 inputs, their bytes and
@@ -146,7 +155,7 @@ struct operand_buffers {
 template <int T, class S>
 static __device__ __forceinline__ void load_stage(const consumer_warp<S> &at, bool tail, lane_unit<T> &own) {
   mbarrier_wait(&at.w_full[at.w_at.stage], at.w_at.phase);
-  load_unit<T>(at.w + at.w_at.stage * S::w_stage, 0, tail, own);
+  unit_source<S>::template load<T>(at.w + at.w_at.stage * S::w_stage, 0, tail, own);
 }
 
 static __device__ __forceinline__ void release_rows(uint32_t &rows_done) {
@@ -216,17 +225,17 @@ static __device__ __forceinline__ void multiply_stage(consumer_warp<S> &at, oper
       mbarrier_wait(&at.x_full[at.x_at.stage], at.x_at.phase);
       rows = wgmma_descriptor_swizzled(at.x + at.x_at.stage * S::x_stage, 2048);
     }
-    multiply_unit<T, N, STEPS, S>(at, operands, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum,
-                                  [&]() {
-                                    if (u + 1 < S::w_units) {
-                                      load_unit<T>(at.w + at.w_at.stage * S::w_stage, u + 1, false, own);
-                                      return;
-                                    }
-                                    __syncwarp();
-                                    mbarrier_arrive_warp(&at.w_empty[at.w_at.stage]);
-                                    advance(at.w_at, S::w_stages);
-                                    if (is_next) load_stage<T, S>(at, is_next_tail, own);
-                                  });
+    multiply_unit<T, N, STEPS, S>(
+        at, operands, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum, [&]() {
+          if (u + 1 < S::w_units) {
+            unit_source<S>::template load<T>(at.w + at.w_at.stage * S::w_stage, u + 1, false, own);
+            return;
+          }
+          __syncwarp();
+          mbarrier_arrive_warp(&at.w_empty[at.w_at.stage]);
+          advance(at.w_at, S::w_stages);
+          if (is_next) load_stage<T, S>(at, is_next_tail, own);
+        });
     if ((u + 1) % S::x_units != 0) continue;
     if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.stage]);
     advance(at.x_at, S::x_stages);

@@ -236,7 +236,8 @@ static __global__ void gate_pairs_kernel(const __grid_constant__ gate_pairs_args
 typedef struct experts_plan {
   uint32_t n_pairs, n_places, n_in, n_ff; /* n_places: at most */
   uint32_t n_experts, n_all;              /* here; and all of them */
-  bool streamed;                          /* experts_stream.cu multiplies */
+  bool gates_rows;                        /* the product with gate and up leaves rows of down (gemm_gated_rows) */
+  bool streamed;                          /* and experts_stream.cu makes both products */
   job_list list[LISTS];
   int32_t *pair_at, *row_of;
   void *x[OPERAND_COUNT];
@@ -502,15 +503,33 @@ static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args,
   return gemm_prologue(d, args->down, &a);
 }
 
+/* Gate and up, which leave rows of down, and down. */
+static weft_status multiply_gated_rows(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
+                                       const gemm_args *down) {
+  const uint32_t n_ff = p->n_ff;
+  const gemm_gated_rows rows = {args->gate_bias, args->up_bias, (uint8_t *)p->h,
+                                down->n_units,   down->is_tail, down->x_tiles};
+  gemm_args in = gate_up_args(args, p, args->gate_up != NULL ? args->gate_up : args->gate, NULL, 0);
+  gemm_weight *weight = in.weight;
+  weight[0].n_out = n_ff;
+  weight[1] = args->gate_up == NULL ? gemm_weight_of(args->up, NULL, 0) : weight[0];
+  if (args->gate_up != NULL) weight[1].data += (uint64_t)n_ff / 16 * in.tile_bytes;
+  in.n_weights = 2;
+  in.activation = args->activation;
+  in.limit = args->limit;
+  if (p->streamed) return d->set->experts_stream(d, &in, &rows, down);
+  weft_status status = d->set->gemm_grouped_gated(d, &in, &rows);
+  return status == WEFT_OK ? gemm(d, down) : status;
+}
+
 static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   gemm_args a = permuted_gemm(p, &p->list[p->list[1].rows > 0 ? 1 : 0], args->down, p->down, p->n_in);
   a.x = p->h;
-  a.x_unscale = p->h_unscale;
+  a.x_unscale = p->gates_rows ? p->x_unscale[OPERAND_BF16] : p->h_unscale; /* of MXFP4 ones */
   a.x_stride = p->n_ff;
   a.n_rows = p->n_pairs;
   a.y_is_bf16 = a.is_w8a8;
-  gemm_args in = gate_up_args(args, p, args->gate_up != NULL ? args->gate_up : args->gate, NULL, 0); /* if streamed */
-  weft_status status = p->streamed ? d->set->experts_stream(d, args, &in, &a) : gemm(d, &a);
+  weft_status status = p->gates_rows ? multiply_gated_rows(d, args, p, &a) : gemm(d, &a);
   if (status != WEFT_OK) return status;
   /* The product with gate and up has waited for the places before it let down start (experts_stream.cu). */
   const experts_results results = {p->down, a.y_is_bf16, p->streamed, p->n_in, p->n_all, p->pair_at};
@@ -631,16 +650,17 @@ static weft_status run_grouped(cuda_device *d, const weft_experts_args *args, co
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
   bool gated = false;
   weft_status status = permute_pairs(d, args, p, first);
-  if (status == WEFT_OK && !p->streamed) status = gate_up_gemm(d, args, p, &gated);
-  if (status == WEFT_OK && !p->streamed) status = gated_prologue(d, args, p, gated);
+  if (status == WEFT_OK && !p->gates_rows) status = gate_up_gemm(d, args, p, &gated);
+  if (status == WEFT_OK && !p->gates_rows) status = gated_prologue(d, args, p, gated);
   return status == WEFT_OK ? down_gemm(d, args, p) : status;
 }
 
 static weft_status run_experts(weft_device *device, const weft_experts_args *args) {
   experts_plan p = plan_of(args, args->scratch);
   const bool few = takes_gemv(args, &p);
-  p.streamed = cuda_of(device)->set->experts_stream != NULL && experts_stream_takes(args, p.list[0].rows) &&
-               (!few || args->n_rows > 1);
+  p.gates_rows =
+      cuda_of(device)->set->gemm_grouped_gated != NULL && experts_have_gated_rows(args) && (!few || args->n_rows > 1);
+  p.streamed = p.gates_rows && p.list[0].rows <= STREAM_ROWS;
   if (few && !p.streamed) {
     weft_status status = gemv_gate_up(device, args, &p);
     return status == WEFT_OK ? gemv_down(device, args, &p) : status;

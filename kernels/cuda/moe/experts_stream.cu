@@ -22,28 +22,25 @@
 enum {
   STREAM_UNIT_BYTES = packed_unit_bytes(packed_shape_of(WEFT_TYPE_MXFP4)), /* 128 inputs of a row tile */
   STREAM_ROWS_BYTES = 2048,                                                /* 128 inputs of eight rows */
-  STREAM_SHARED_BYTES = 226 << 10
+  STREAM_SHARED_BYTES = 226 << 10,
+  STREAM_LONG_ROWS = 16 /* most rows of a job whose stages are long */
 };
 
-/* A block: warps that multiply, the row tiles of each, and what a stage holds. */
-template <bool GATED>
+/* A block: warps that multiply, the row tiles of each, and what a stage holds: `units` units of all row tiles and of up
+ * to `rows` rows. Long stages are for jobs of few rows. */
+template <bool GATED, bool LONG>
 struct stream_shape {
+  static constexpr bool is_gated = GATED;
   static constexpr uint32_t tiles = GATED ? 2 : 1, warps = GATED ? 15 : 23, threads = 32 * (warps + 1);
-  static constexpr uint32_t rows_at = tiles * warps * STREAM_UNIT_BYTES,
-                            stage = rows_at + STREAM_ROWS / 8 * STREAM_ROWS_BYTES, stages = STREAM_SHARED_BYTES / stage;
+  static constexpr uint32_t units = LONG ? 2 : 1, rows = LONG ? (uint32_t)STREAM_LONG_ROWS : (uint32_t)STREAM_ROWS;
+  static constexpr uint32_t tile = units * STREAM_UNIT_BYTES, eight = units * STREAM_ROWS_BYTES,
+                            rows_at = tiles * warps * tile, stage = rows_at + rows / 8 * eight,
+                            stages = STREAM_SHARED_BYTES / stage;
 };
-
-/* What a product with gate and up leaves: act(g) * u of every place as the prologue of down would leave it, in the GEMV
- * layout. The biases are [n_mats, n_ff], both or none. */
-typedef struct stream_gate {
-  const float *gate_bias, *up_bias;
-  uint8_t *h;
-  uint32_t n_units, is_tail; /* packed_dims of down */
-} stream_gate;
 
 typedef struct stream_args {
   gemm_args gemm;
-  stream_gate gate;
+  gemm_gated_rows gate; /* in the GEMV layout */
 } stream_args;
 
 /* The stages of a block, which all its warps go through in turn. */
@@ -110,9 +107,10 @@ struct stream_copies {
   __device__ __forceinline__ bool is_done() const {
     return group >= cut.n;
   }
-  /* Of `bytes` for 128 inputs, those that the unit has. */
+  /* Of `bytes` for 128 inputs, those of the stage that begins at the unit. */
   __device__ __forceinline__ uint32_t bytes_of(uint32_t bytes) const {
-    return is_tail_unit(a, unit) ? bytes / 2 : bytes;
+    const uint32_t left = a.n_units - unit;
+    return left > S::units ? S::units * bytes : left * bytes - (a.is_tail != 0 ? bytes / 2 : 0);
   }
   /* Announces all that comes to the stage, and copies weights. */
   __device__ __forceinline__ void copy_weights(uint8_t *memory) const {
@@ -120,10 +118,10 @@ struct stream_copies {
     mbarrier_expect(&ring.filled[ring.at], S::tiles * n_tiles * n_bytes + n_eights * bytes_of(STREAM_ROWS_BYTES));
 #pragma unroll
     for (uint32_t m = 0; m < S::tiles; m++) {
-      uint8_t *to = memory + ring.at * S::stage + m * S::warps * STREAM_UNIT_BYTES;
+      uint8_t *to = memory + ring.at * S::stage + m * S::warps * S::tile;
       const uint8_t *from = weights[m] + unit * STREAM_UNIT_BYTES;
 #pragma unroll 1 /* ptxas 13.0 gives a wrong address, whose upper half is 0, to what is left over of an unrolled loop */
-      for (uint32_t t = 0; t < n_tiles; t++, to += STREAM_UNIT_BYTES, from += a.tile_bytes)
+      for (uint32_t t = 0; t < n_tiles; t++, to += S::tile, from += a.tile_bytes)
         bulk_copy_streamed(to, from, n_bytes, &ring.filled[ring.at]);
     }
   }
@@ -131,12 +129,13 @@ struct stream_copies {
     uint8_t *to = memory + ring.at * S::stage + S::rows_at;
     const uint8_t *from = rows + (uint64_t)unit * STREAM_ROWS_BYTES;
 #pragma unroll 1
-    for (uint32_t n = 0; n < n_eights; n++, to += STREAM_ROWS_BYTES, from += (uint64_t)a.n_units * STREAM_ROWS_BYTES)
+    for (uint32_t n = 0; n < n_eights; n++, to += S::eight, from += (uint64_t)a.n_units * STREAM_ROWS_BYTES)
       bulk_copy(to, from, bytes_of(STREAM_ROWS_BYTES), &ring.filled[ring.at]);
   }
   __device__ __forceinline__ void next() {
     next_stage<S>(ring);
-    if (++unit < a.n_units) return;
+    unit += S::units;
+    if (unit < a.n_units) return;
     group += gridDim.x;
     seek();
   }
@@ -207,44 +206,60 @@ static __device__ __forceinline__ uint32_t load_shared_2(uint32_t address) {
   return v;
 }
 
-/* sums += products of the warp's row tiles with 8 N rows. own: address of its first row tile in the stage; rows: of the
- * lane's numbers. */
-template <int N, class S, bool TAIL>
-static __device__ __forceinline__ void multiply_unit(uint32_t own, uint32_t rows, const stream_scaling (&of)[S::tiles],
-                                                     float (&sum)[S::tiles][N][4]) {
-  constexpr int T = WEFT_TYPE_MXFP4;
-  const uint32_t lane = threadIdx.x % 32;
-  lane_codes<T> codes[S::tiles];
+/* What a lane holds of a unit of the warp's row tiles. */
+template <class S>
+struct stream_codes {
+  lane_codes<WEFT_TYPE_MXFP4> of[S::tiles];
   dequant_factors factors[S::tiles];
-  uint32_t exponents[S::tiles];
+};
+
+/* Loads units [0, U) that lie one behind the other; with TAIL one of 64 inputs. own: address of the warp's first row
+ * tile in the first of them. */
+template <int U, class S, bool TAIL>
+static __device__ __forceinline__ void load_units(uint32_t own, const stream_scaling (&of)[S::tiles],
+                                                  stream_codes<S> (&codes)[U]) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t exponents[U][S::tiles];
 #pragma unroll
-  for (uint32_t m = 0; m < S::tiles; m++) {
-    const uint32_t tile = own + m * S::warps * STREAM_UNIT_BYTES;
-    exponents[m] = load_shared_2(tile + (TAIL ? 512 + lane / 4 * 4 + lane % 4 / 2 * 2 : 1024 + lane * 2));
+  for (int u = 0; u < U; u++)
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-      codes[m].code[h] = TAIL ? load_shared_8(tile + h * 256 + lane * 8) : load_shared_16(tile + h * 512 + lane * 16);
-  }
+    for (uint32_t m = 0; m < S::tiles; m++) {
+      const uint32_t tile = own + m * S::warps * S::tile + u * STREAM_UNIT_BYTES;
+      exponents[u][m] = load_shared_2(tile + (TAIL ? 512 + lane / 4 * 4 + lane % 4 / 2 * 2 : 1024 + lane * 2));
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+        codes[u].of[m].code[h] =
+            TAIL ? load_shared_8(tile + h * 256 + lane * 8) : load_shared_16(tile + h * 512 + lane * 16);
+    }
   bool has_nan = false;
 #pragma unroll
-  for (uint32_t m = 0; m < S::tiles; m++) {
-    make_stream_factors(exponents[m], of[m], factors[m]);
+  for (uint32_t k = 0; k < U * S::tiles; k++) {
+    const uint32_t m = k % S::tiles;
+    make_stream_factors(exponents[k / S::tiles][m], of[m], codes[k / S::tiles].factors[m]);
     has_nan |= of[m].has_nan;
   }
   if (has_nan) {
     __syncwarp(); /* so that this is a branch, and no selections for all others */
 #pragma unroll
-    for (uint32_t m = 0; m < S::tiles; m++) keep_nan(exponents[m], factors[m]);
+    for (uint32_t k = 0; k < U * S::tiles; k++)
+      keep_nan(exponents[k / S::tiles][k % S::tiles], codes[k / S::tiles].factors[k % S::tiles]);
   }
+}
+
+/* sums += products of a unit of the warp's row tiles with 8 N rows. rows: address of the lane's numbers. */
+template <int N, class S, bool TAIL>
+static __device__ __forceinline__ void multiply_unit(const stream_codes<S> &codes, uint32_t rows,
+                                                     float (&sum)[S::tiles][N][4]) {
+  constexpr int T = WEFT_TYPE_MXFP4;
 #pragma unroll
   for (int i = 0; i < (TAIL ? 2 : 4); i++) {
     uint4 x[N];
 #pragma unroll
-    for (int n = 0; n < N; n++) x[n] = load_shared_16(rows + n * STREAM_ROWS_BYTES + i * 512);
+    for (int n = 0; n < N; n++) x[n] = load_shared_16(rows + n * S::eight + i * 512);
 #pragma unroll
     for (uint32_t m = 0; m < S::tiles; m++) {
       uint32_t w[2][4];
-      dequantise_operands<T>(codes[m], factors[m], i, w);
+      dequantise_operands<T>(codes.of[m], codes.factors[m], i, w);
 #pragma unroll
       for (int n = 0; n < N; n++) {
         mma_bf16(sum[m][n], w[0], x[n].x, x[n].y);
@@ -252,6 +267,16 @@ static __device__ __forceinline__ void multiply_unit(uint32_t own, uint32_t rows
       }
     }
   }
+}
+
+/* sums += products of the U units behind each other at `own`, whose rows are at `rows`. */
+template <int N, int U, class S, bool TAIL>
+static __device__ __forceinline__ void multiply_units(uint32_t own, uint32_t rows, const stream_scaling (&of)[S::tiles],
+                                                      float (&sum)[S::tiles][N][4]) {
+  stream_codes<S> codes[U];
+  load_units<U, S, TAIL>(own, of, codes);
+#pragma unroll
+  for (int u = 0; u < U; u++) multiply_unit<N, S, TAIL>(codes[u], rows + u * STREAM_ROWS_BYTES, sum);
 }
 
 /* Lets the ring's stage be copied to again: products of the whole warp have used what it read. */
@@ -271,19 +296,25 @@ static __device__ __forceinline__ void multiply_group(const gemm_args &a, stream
   float *const one = &sum[0][0][0], *const whole = &all[0][0][0];
 #pragma unroll
   for (uint32_t k = 0; k < n_sums; k++) one[k] = whole[k] = 0.0f;
-  const uint32_t own = ring.memory + threadIdx.x / 32 * STREAM_UNIT_BYTES,
+  const uint32_t own = ring.memory + threadIdx.x / 32 * S::tile,
                  rows = ring.memory + S::rows_at + threadIdx.x % 32 * 16;
   uint32_t left = a.split_units;
 #pragma unroll 1
-  for (uint32_t unit = 0; unit < a.n_units; unit++) {
-    const uint32_t stage = ring.at * S::stage;
+  for (uint32_t unit = 0; unit < a.n_units; unit += S::units) {
+    uint32_t own_at = own + ring.at * S::stage, rows_at = rows + ring.at * S::stage;
     mbarrier_wait(&ring.filled[ring.at], ring.phase);
-    if (is_tail_unit(a, unit))
-      multiply_unit<N, S, true>(own + stage, rows + stage, of, sum);
-    else
-      multiply_unit<N, S, false>(own + stage, rows + stage, of, sum);
+    if (unit + S::units <= a.n_units - a.is_tail) {
+      multiply_units<N, S::units, S, false>(own_at, rows_at, of, sum);
+    } else { /* the last stage: units that fill none, and 64 inputs, or one of both */
+      if (S::units > 1 && unit + 1 <= a.n_units - a.is_tail) {
+        multiply_units<N, 1, S, false>(own_at, rows_at, of, sum);
+        own_at += STREAM_UNIT_BYTES, rows_at += STREAM_ROWS_BYTES;
+      }
+      if (a.is_tail != 0) multiply_units<N, 1, S, true>(own_at, rows_at, of, sum);
+    }
     release_stage<S>(ring);
-    if (--left > 0 && unit + 1 < a.n_units) continue;
+    left -= S::units;
+    if (left > 0 && unit + S::units < a.n_units) continue;
     left = a.split_units;
 #pragma unroll
     for (uint32_t k = 0; k < n_sums; k++) whole[k] = __fadd_rn(whole[k], one[k]), one[k] = 0.0f;
@@ -291,10 +322,10 @@ static __device__ __forceinline__ void multiply_group(const gemm_args &a, stream
 }
 
 /* Where number `out` of the row of a place lies in the GEMV layout. */
-static __device__ __forceinline__ uint8_t *place_of(const stream_gate &gate, uint32_t place, uint32_t out) {
+static __device__ __forceinline__ uint8_t *place_of(const gemm_gated_rows &gate, uint32_t place, uint32_t out) {
   uint32_t unit = out / 128, in = out % 128, shift = gate.is_tail != 0 && unit + 1 == gate.n_units ? 4 : 5;
   uint32_t c = in >> shift, e = in & ((1u << shift) - 1);
-  return gate.h + ((uint64_t)(place / 8) * gate.n_units + unit) * 2048 + e / 8 * 512 + (place % 8 * 4 + c) * 16 +
+  return gate.out + ((uint64_t)(place / 8) * gate.n_units + unit) * 2048 + e / 8 * 512 + (place % 8 * 4 + c) * 16 +
          e % 8 * 2;
 }
 
@@ -338,14 +369,13 @@ static __device__ __forceinline__ void store_results(const gemm_args &a, const g
         y[e % 2 * a.weight[0].y_stride + e / 2 * 8] = __fmul_rn(all[0][n][e], undo);
 }
 
-template <int N, bool GATED>
+template <int N, class S>
 static __device__ __forceinline__ void run_group(const stream_args &s, stream_ring &ring, const stream_group &group,
-                                                 const stream_scaling (&of)[GATED ? 2 : 1]) {
-  using S = stream_shape<GATED>;
+                                                 const stream_scaling (&of)[S::tiles]) {
   float all[S::tiles][N][4];
   const uint32_t tile = group.first + threadIdx.x / 32;
   multiply_group<N, S>(s.gemm, ring, of, all);
-  if constexpr (GATED)
+  if constexpr (S::is_gated)
     store_gated<N>(s, group.job, tile, of, all);
   else
     store_results<N>(s.gemm, group.job, tile, of, all);
@@ -355,16 +385,14 @@ static __device__ __forceinline__ void run_group(const stream_args &s, stream_ri
 template <class S>
 static __device__ __forceinline__ void pass_group(const gemm_args &a, stream_ring &ring) {
 #pragma unroll 1
-  for (uint32_t unit = 0; unit < a.n_units; unit++) {
+  for (uint32_t unit = 0; unit < a.n_units; unit += S::units) {
     mbarrier_wait(&ring.filled[ring.at], ring.phase);
     release_stage<S>(ring);
   }
 }
 
-template <bool GATED>
-static __global__ void __launch_bounds__(stream_shape<GATED>::threads, 1)
-    experts_stream_kernel(const __grid_constant__ stream_args s) {
-  using S = stream_shape<GATED>;
+template <class S>
+static __global__ void __launch_bounds__(S::threads, 1) experts_stream_kernel(const __grid_constant__ stream_args s) {
   extern __shared__ __align__(128) uint8_t memory[]; /* the stages */
   __shared__ __align__(8) uint64_t barriers[2 * S::stages];
   const gemm_args &a = s.gemm;
@@ -392,46 +420,48 @@ static __global__ void __launch_bounds__(stream_shape<GATED>::threads, 1)
     if (threadIdx.x / 32 >= min(cut.size, cut.n_tiles - group.first))
       pass_group<S>(a, ring);
     else if (group.job.n <= 8)
-      run_group<1, GATED>(s, ring, group, of);
-    else if (group.job.n <= 16)
-      run_group<2, GATED>(s, ring, group, of);
+      run_group<1, S>(s, ring, group, of);
+    else if (S::rows == 16 || group.job.n <= 16)
+      run_group<2, S>(s, ring, group, of);
     else
-      run_group<3, GATED>(s, ring, group, of);
+      run_group<S::rows / 8, S>(s, ring, group, of);
   }
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-template <bool GATED>
-static weft_status launch_stream(cuda_device *d, const stream_args &args) {
-  using S = stream_shape<GATED>;
+template <class S>
+static weft_status launch_stage(cuda_device *d, const stream_args &args) {
   uint64_t n_tiles = (uint64_t)args.gemm.jobs_max * cuda_ceil(args.gemm.weight[0].n_out, 16);
   uint32_t n_blocks = n_tiles < d->n_multiprocessors ? (uint32_t)n_tiles : d->n_multiprocessors;
-  cuda_start(d, experts_stream_kernel<GATED>, n_blocks, S::threads, S::stages * S::stage, args);
+  cuda_start(d, experts_stream_kernel<S>, n_blocks, S::threads, S::stages * S::stage, args);
   return cuda_launched(d, "experts of some rows");
 }
 
-weft_status experts_stream(cuda_device *d, const weft_experts_args *args, const gemm_args *in, const gemm_args *down) {
-  const uint32_t n_ff = args->down->n_in;
-  uint8_t *h = (uint8_t *)(uintptr_t)down->x; /* the first kernel writes what the second one reads */
-  stream_args first = {*in, {args->gate_bias, args->up_bias, h, down->n_units, down->is_tail}}, second = {*down, {}};
-  gemm_weight *weight = first.gemm.weight;
-  weight[0].n_out = n_ff;
-  weight[1] = args->gate_up == NULL ? gemm_weight_of(args->up, NULL, 0) : weight[0];
-  if (args->gate_up != NULL) weight[1].data += (uint64_t)n_ff / 16 * in->tile_bytes;
-  first.gemm.n_weights = 2;
-  first.gemm.activation = args->activation;
-  first.gemm.limit = args->limit;
+template <bool GATED>
+static weft_status launch_stream(cuda_device *d, const stream_args &args) {
+  return args.gemm.job_rows <= STREAM_LONG_ROWS ? launch_stage<stream_shape<GATED, true>>(d, args)
+                                                : launch_stage<stream_shape<GATED, false>>(d, args);
+}
+
+weft_status experts_stream(cuda_device *d, const gemm_args *in, const gemm_gated_rows *rows, const gemm_args *down) {
+  const stream_args first = {*in, *rows};
+  stream_args second = {*down, {}};
   second.gemm.raw.is_there = d->experts.stream == NULL; /* jobs and weights are, as rows are not */
   weft_status status = launch_stream<true>(d, first);
   return status == WEFT_OK ? launch_stream<false>(d, second) : status;
 }
 
+template <class S>
+static cudaError_t set_stream_up(void) {
+  return cudaFuncSetAttribute(experts_stream_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              (int)(S::stages * S::stage));
+}
+
 weft_status experts_stream_setup(cuda_device *d) {
-  cudaError_t error = cudaFuncSetAttribute(experts_stream_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           (int)(stream_shape<true>::stages * stream_shape<true>::stage));
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(experts_stream_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)(stream_shape<false>::stages * stream_shape<false>::stage));
+  cudaError_t error = set_stream_up<stream_shape<true, true>>();
+  if (error == cudaSuccess) error = set_stream_up<stream_shape<true, false>>();
+  if (error == cudaSuccess) error = set_stream_up<stream_shape<false, true>>();
+  if (error == cudaSuccess) error = set_stream_up<stream_shape<false, false>>();
   return cuda_judge(d, error, "setting up experts of some rows");
 }

@@ -10,17 +10,17 @@
 
 enum { STREAM_ROWS = 24 /* of a job, at most */ };
 
-/* Whether there are kernels for experts in jobs of up to job_rows rows: rows of down have no padding, and all weights
- * are of the one type. */
-static inline bool experts_stream_takes(const weft_experts_args *args, uint32_t job_rows) {
+/* Whether rows of down can be left by the product with gate and up, as gemm_gated_rows: they have no padding, and all
+ * weights are of the one type. */
+static inline bool experts_have_gated_rows(const weft_experts_args *args) {
   const int type = WEFT_TYPE_MXFP4;
-  return job_rows <= STREAM_ROWS && args->down->type == type && args->down->n_in % 64 == 0 &&
+  return args->down->type == type && args->down->n_in % 64 == 0 &&
          (args->gate_up != NULL ? args->gate_up->type == type : args->gate->type == type && args->up->type == type);
 }
 
-/* Results of down, f32, at their places. in: the product with gate, or with the stack of both; rows of down are made at
- * down->x. */
-weft_status experts_stream(cuda_device *d, const weft_experts_args *args, const gemm_args *in, const gemm_args *down);
+/* Results of down, f32, at their places. in: gate and up, as for gemm_grouped_gated; rows: those of down, in the GEMV
+ * layout. */
+weft_status experts_stream(cuda_device *d, const gemm_args *in, const gemm_gated_rows *rows, const gemm_args *down);
 weft_status experts_stream_setup(cuda_device *d);
 
 #endif
