@@ -8,8 +8,8 @@
  * (WEFT_NAME in capitals, dashes as underscores; every option of every command), then the command line. A list that a
  * later source gives replaces the earlier source's list; in the environment the items of a list are separated by
  * commas. An unknown name or a value out of range is one line and a failure, never a guess; it says what was
- * probably meant (api/option_names.h). In a name an underscore is a dash. This is the only file that
- * reads the environment. */
+ * probably meant (api/option_names.h). In a name an underscore is a dash. No other file reads an
+ * option from the environment. */
 #ifndef WEFT_API_CONFIG_H
 #define WEFT_API_CONFIG_H
 
