@@ -8,7 +8,7 @@
 
 enum {
   ROWS_PER_TASK = 256, /* rows whose packed form stays in the second-level cache */
-  PANELS_PER_TASK = 8,
+  PANELS_PER_TASK = 16,
   PACK_INLINE = 8 * 1024 /* elements that one thread packs in less time than it takes to wake the pool */
 };
 

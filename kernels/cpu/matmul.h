@@ -57,7 +57,7 @@ enum {
   CPU_X_FROM_LAST = 48,
   CPU_SHIFT_HALVES = 5, /* of Q6_K */
   CPU_LIFT_BITS = 0x4B400000,
-  CPU_TASKS_PER_THREAD = 8
+  CPU_TASKS_PER_THREAD = 4
 };
 
 /* An integer sum that begins with the bits of CPU_LIFT in place of 0 has the bits of the float CPU_LIFT + sum, as long
