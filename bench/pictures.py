@@ -10,6 +10,7 @@ A picture holds, as its description, the records and figures that it was drawn f
 import html
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -38,11 +39,14 @@ def decode(folder):
 
 def serving(folder):
     """Bars: a load, and tokens a second under it."""
-    loads = ("32 clients, token by token", "128 clients, token by token", "512 clients, token by token", "8 clients by diffusion", "128 clients by diffusion")
-    for engine, title, name in (("vllm", "vLLM 0.26, FP8", "h200-serving-vllm.json"), ("weft", "weft, exact", "h200-serving-vllm.json"),
-                                ("weft8i", "weft, fast", "h200-serving-integers.json")):
-        made = {row["name"]: row["tokens_per_s"] for row in read(folder, name) if row["engine"] == engine and "tokens_per_s" in row}
-        yield title, [(load, made[load]) for load in loads]
+    loads = {"32 clients": "32 clients, token by token", "128 clients": "128 clients, token by token",
+             "128 clients, found prefixes": "128 clients, token by token, found prefix",
+             "96 clients, mixed lengths": "96 clients, prompts of 64 to 2048, answers of 32 to 256",
+             "128 clients, of 64 tenants": "128 clients of 64 tenants, each with 1024 tokens in common"}
+    (record,) = records.read(os.path.join(folder, "h200-serving-beside.json"))
+    for engine, title in (("vllm", "vLLM 0.33, FP8"), ("weft", "weft, 8 bits, Q4_K_M")):
+        yield title, [(label, statistics.median(row["tokens_per_s"] for row in record["loads"] if (row["engine"], row["name"]) == (engine, name)))
+                      for label, name in loads.items()]
 
 
 def drafts_by_rows(folder):
@@ -92,7 +96,7 @@ def script_of_bars(series):
 TOKENS, TIMES = "tokens a second, all together", "times the tokens of no drafts"
 PICTURES = {
     "decode.svg": ("Decode on one H200, after prompts of 512 (h200-peer-llama.json)", decode, script_of_lines, TOKENS),
-    "serving.svg": ("Serving on one H200, DiffusionGemma 26B-A4B (h200-serving-vllm.json, h200-serving-integers.json)", serving, script_of_bars, TOKENS),
+    "serving.svg": ("Serving on one H200, DiffusionGemma 26B-A4B (h200-serving-beside.json)", serving, script_of_bars, TOKENS),
     "drafts-rows.svg": ("Drafts of so many guesses, one H200, 26B Q4_K_M, an oracle that costs nothing (h200-drafts.json)", drafts_by_rows, script_of_rows, TIMES),
     "drafts-rule.svg": ("Drafts where they gain, one H200, 26B Q4_K_M, an oracle that costs nothing (h200-drafts.json)", drafts_by_rule, script_of_rule, TIMES),
 }
