@@ -62,6 +62,18 @@ static __device__ __forceinline__ void ring_issue_with(gemv_ring &ring, uint32_t
   bulk_copy(to + room, steps, steps_bytes, &ring.filled[stage]);
 }
 
+/* The same with a piece that lies in two halves of n_bytes each. */
+static __device__ __forceinline__ void ring_issue_halves(gemv_ring &ring, uint32_t stage, const uint8_t *first,
+                                                         const uint8_t *second, uint32_t n_bytes, const uint8_t *steps,
+                                                         uint32_t steps_bytes) {
+  uint8_t *to = ring.memory + stage * ring.stage_bytes;
+  if (!elect_lane()) return;
+  mbarrier_expect(&ring.filled[stage], 2 * n_bytes + steps_bytes);
+  bulk_copy_streamed(to, first, n_bytes, &ring.filled[stage]);
+  bulk_copy_streamed(to + n_bytes, second, n_bytes, &ring.filled[stage]);
+  bulk_copy(to + 2 * n_bytes, steps, steps_bytes, &ring.filled[stage]);
+}
+
 /* The piece in the ring's stage, and the steps that came with it. */
 static __device__ __forceinline__ const uint8_t *ring_piece(const gemv_ring &ring) {
   return ring.memory + ring.at * ring.stage_bytes;

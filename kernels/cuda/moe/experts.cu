@@ -618,6 +618,7 @@ static weft_status gemv_gate_up(weft_device *device, const weft_experts_args *ar
 static weft_status gemv_down(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
   const weft_shared_args *shared = &args->shared;
   gemm_args a = gemv_by_pair(args, p, args->down, args->y, args->y_stride), b;
+  a.weight[0] = gemm_weight_of(args->down, args->y, args->y_stride); /* with integers, where they are there */
   a.n_rows = args->n_rows;
   a.raw.x = p->gate_up;
   a.raw.x_stride = p->n_ff;

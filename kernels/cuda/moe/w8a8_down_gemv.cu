@@ -1,10 +1,58 @@
 /* SPDX-License-Identifier: MIT */
 /* The down projection of experts for few rows in W8A8, fused with the sum over ranks, as in down_gemv.cu: a warp has a
- * rank with all its spans. */
+ * rank with all its spans. Integers of weights (weights/int8_weights.h), where they lie beside codes of 8 bits, are no
+ * more bytes than these and need not be made; they are the type INTEGERS here. */
 #include <string.h>
 
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
+#ifndef WEFT_CUDA_PORTABLE
+#include "kernels/cuda/gemm/integers_gemv.cuh"
+#endif
+
+enum { INTEGERS = WEFT_TYPE_NONE };
+
+/* ---- a span of a row tile -------------------------------------------------------------------------------- */
+
+/* Shared memory of a stage. */
+__host__ __device__ constexpr uint32_t stage_of(int type) {
+#ifndef WEFT_CUDA_PORTABLE /* its set keeps no integers */
+  if (type == INTEGERS) return INTEGERS_STAGE;
+#endif
+  return span_bytes(type);
+}
+
+/* Starts the copy of a span of a row tile of one of the matrices to a stage whose last span all lanes have read. */
+template <int T>
+static __device__ __forceinline__ void issue_tile(const gemm_args &a, gemv_ring &ring, uint32_t stage, uint32_t matrix,
+                                                  uint32_t tile, uint32_t span) {
+  const gemm_weight &weight = a.weight[0];
+  uint32_t n_spans = w8a8_spans_of(a);
+#ifndef WEFT_CUDA_PORTABLE
+  if constexpr (T == INTEGERS) return issue_integers(weight, n_spans, ring, stage, matrix, tile, span);
+#endif
+  if constexpr (T != INTEGERS) {
+    uint64_t at = (uint64_t)matrix * weight.n_tiles + tile;
+    issue_span<T>(a, ring, stage, weight.data + PACKED_HEADER_BYTES + at * a.tile_bytes,
+                  weight.steps + at * n_spans * W8A8_STEPS_BYTES, span);
+  }
+}
+
+/* The integer sums of the span in the ring's stage with a raw row, and the steps of the lane's outputs g and g + 8. */
+template <int T>
+static __device__ __forceinline__ void multiply_tile(const gemm_args &a, const gemv_ring &ring, uint32_t span,
+                                                     const uint8_t *numbers, int32_t (&d)[1][4], float (&step)[2]) {
+#ifndef WEFT_CUDA_PORTABLE
+  if constexpr (T == INTEGERS) multiply_integers(a, ring, span, numbers, d, step);
+#endif
+  if constexpr (T != INTEGERS) {
+    w8a8_rows<1> rows = {{numbers}};
+    span_rows<1> x;
+    multiply_span<T, 1, true>(a, ring, span, rows, x, d, step);
+  }
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------------------- */
 
 /* The next span whose copy a warp issues: those of its ranks whose experts are here come one after another, item by
  * item. */
@@ -32,9 +80,7 @@ static __device__ __forceinline__ void issue_down(const gemm_args &a, gemv_ring 
     if (at.item < at.n_items) enter_item(a, at);
   }
   if (at.item >= at.n_items) return;
-  uint64_t tile = (uint64_t)matrix * a.weight[0].n_tiles + at.tile;
-  issue_span<T>(a, ring, stage, a.weight[0].data + PACKED_HEADER_BYTES + tile * a.tile_bytes,
-                a.weight[0].steps + tile * n_spans * W8A8_STEPS_BYTES, at.span);
+  issue_tile<T>(a, ring, stage, matrix, at.tile, at.span);
   if (++at.span < n_spans) return;
   at.span = 0;
   at.rank += DOWN_WARPS;
@@ -47,14 +93,12 @@ static __device__ __forceinline__ void multiply_rank(const gemm_args &a, uint32_
                                                      float *done) {
   uint32_t lane = threadIdx.x % 32;
   float sum[2] = {0.0f, 0.0f};
-  w8a8_rows<1> rows = {{numbers}};
 #pragma unroll 1
   for (uint32_t span = 0; span < w8a8_spans_of(a); span++) {
     int32_t d[1][4];
     float step[2];
-    span_rows<1> x;
     ring_wait(ring);
-    multiply_span<T, 1, true>(a, ring, span, rows, x, d, step);
+    multiply_tile<T>(a, ring, span, numbers, d, step);
     uint32_t stage = ring.at;
     ring_advance(ring);
     issue_down<T>(a, ring, stage, ahead);
@@ -73,8 +117,7 @@ static __device__ __forceinline__ void issue_task(const gemm_args &a, gemv_ring 
                                                   uint32_t first_tile, uint32_t task) {
   uint32_t n_spans = w8a8_spans_of(a), tile = first_tile + task / n_spans;
   if (task >= DOWN_SHARED_TILES * n_spans || tile >= a.weight[0].n_tiles) return;
-  issue_span<T>(a, ring, stage, a.weight[0].data + PACKED_HEADER_BYTES + (uint64_t)tile * a.tile_bytes,
-                a.weight[0].steps + (uint64_t)tile * n_spans * W8A8_STEPS_BYTES, task % n_spans);
+  issue_tile<T>(a, ring, stage, 0, tile, task % n_spans);
 }
 
 /* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the rows and spans, where the tiles' sums are
@@ -93,14 +136,13 @@ static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t
   quantise_rows(
       a, COLUMNS == 1 ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, rows);
   uint32_t of_lane = COLUMNS == 1 ? 0 : min(threadIdx.x % 32 / 4, a.n_rows - 1);
-  w8a8_rows<1> own = {{rows + of_lane * bytes_of_row(n_spans)}};
+  const uint8_t *own = rows + of_lane * bytes_of_row(n_spans);
 #pragma unroll 1
   for (uint32_t task = warp; task < n_tasks; task += DOWN_WARPS, ahead += DOWN_WARPS) {
     int32_t d[1][4];
     float step[2];
-    span_rows<1> x;
     ring_wait(ring);
-    multiply_span<T, 1, true>(a, ring, task % n_spans, own, x, d, step);
+    multiply_tile<T>(a, ring, task % n_spans, own, d, step);
     store_span<1, COLUMNS>(spans + task * floats_of_span<COLUMNS>(), d, step);
     uint32_t stage = ring.at;
     ring_advance(ring);
@@ -128,7 +170,8 @@ static __host__ __device__ __forceinline__ uint32_t size_of_rows(uint32_t n_span
   return own > other ? own : other;
 }
 
-/* Blocks are persistent, as in down_gemv.cu: items of the shared MLP come first, then row tiles of row after row. */
+/* Blocks are persistent, as in down_gemv.cu: items of the shared MLP come first, then row tiles of row after row. ONE:
+ * of one row, as INTEGERS always are. */
 template <int T, bool ONE>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
     w8a8_down_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared,
@@ -141,8 +184,8 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
   uint32_t n_shared = shared_items(shared), item = blockIdx.x;
   bool waits = item >= n_shared;
   gemv_ring ring =
-      ring_init(memory + warp * n_stages * span_bytes(T), filled + warp * DOWN_STAGES_MAX, n_stages, span_bytes(T));
-  uint8_t *rows = memory + DOWN_WARPS * n_stages * span_bytes(T);
+      ring_init(memory + warp * n_stages * stage_of(T), filled + warp * DOWN_STAGES_MAX, n_stages, stage_of(T));
+  uint8_t *rows = memory + DOWN_WARPS * n_stages * stage_of(T);
   float *done = (float *)(void *)(rows + size_of_rows(n_spans, shared));
 #pragma unroll 1
   for (; item < n_shared; item += gridDim.x)
@@ -186,7 +229,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
 static uint32_t bytes_of_down(int type, uint32_t n_spans, const gemm_args &shared, uint32_t k, uint32_t n_stages) {
   uint32_t n_floats = shared.n_rows == 0 ? 0 : shared.n_rows == 1 ? floats_of_span<1>() : floats_of_span<8>();
   uint32_t results = 128 * k, of_shared = 4 * DOWN_SHARED_TILES * w8a8_spans_of(shared) * n_floats;
-  return DOWN_WARPS * n_stages * span_bytes(type) + size_of_rows(n_spans, shared) +
+  return DOWN_WARPS * n_stages * stage_of(type) + size_of_rows(n_spans, shared) +
          (results > of_shared ? results : of_shared);
 }
 
@@ -214,13 +257,24 @@ static weft_status launch_down(cuda_device *d, const gemm_args &a, const gemm_ar
   uint32_t bytes = bytes_of_down(T, n_spans, shared, k, n_stages),
            n_items = shared_items(shared) + a.weight[0].n_tiles * a.n_rows,
            room = d->n_multiprocessors * (2 * bytes <= GEMV_SHARED_BYTES_MAX ? 2 : 1);
-  cuda_start(d, a.n_rows == 1 ? w8a8_down_kernel<T, true> : w8a8_down_kernel<T, false>, n_items < room ? n_items : room,
-             32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages);
+  cuda_start(d, a.n_rows == 1 ? w8a8_down_kernel<T, true> : w8a8_down_kernel<T, T == INTEGERS>,
+             n_items < room ? n_items : room, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages);
   return cuda_launched(d, "the down side of experts in 8 bits");
 }
 
+#ifndef WEFT_CUDA_PORTABLE
+/* Whether integers are there, and no more bytes than codes. More rows were not timed. */
+static bool takes_integers(const gemm_args *args, const gemm_args *shared) {
+  return args->n_rows == 1 && packed_bits(args->type) == 8 && args->weight[0].int8_weights != NULL &&
+         (shared->n_rows == 0 || shared->weight[0].int8_weights != NULL);
+}
+#endif
+
 weft_status w8a8_gemv_down(cuda_device *d, const gemm_args *args, const gemm_args *shared, const float *weights,
                            uint32_t k) {
+#ifndef WEFT_CUDA_PORTABLE
+  if (takes_integers(args, shared)) return launch_down<INTEGERS>(d, *args, *shared, weights, k);
+#endif
   return dispatch_packed_type(args->type, [&](auto type) {
     constexpr int T = decltype(type)::value;
     if constexpr (w8a8_takes(T))
@@ -234,11 +288,16 @@ template <int T>
 static weft_status set_up(cuda_device *d) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   cudaError_t error = cudaFuncSetAttribute(w8a8_down_kernel<T, true>, most, GEMV_SHARED_BYTES_MAX);
-  if (error == cudaSuccess) error = cudaFuncSetAttribute(w8a8_down_kernel<T, false>, most, GEMV_SHARED_BYTES_MAX);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(w8a8_down_kernel<T, T == INTEGERS>, most, GEMV_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up experts in 8 bits");
 }
 
 weft_status w8a8_gemv_down_setup(cuda_device *d) {
+#ifndef WEFT_CUDA_PORTABLE
+  weft_status status = set_up<INTEGERS>(d);
+  if (status != WEFT_OK) return status;
+#endif
   return each_packed_type([&](auto type) {
     constexpr int T = decltype(type)::value;
     if constexpr (w8a8_takes(T))
