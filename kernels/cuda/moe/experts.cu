@@ -651,8 +651,10 @@ static weft_status run_grouped(cuda_device *d, const weft_experts_args *args, co
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
   bool gated = false;
   weft_status status = permute_pairs(d, args, p, first);
+  if (status == WEFT_OK && !p->gates_rows) status = cuda_experts_await(d, false);
   if (status == WEFT_OK && !p->gates_rows) status = gate_up_gemm(d, args, p, &gated);
   if (status == WEFT_OK && !p->gates_rows) status = gated_prologue(d, args, p, gated);
+  if (status == WEFT_OK) status = cuda_experts_await(d, true);
   return status == WEFT_OK ? down_gemm(d, args, p) : status;
 }
 
@@ -663,7 +665,8 @@ static weft_status run_experts(weft_device *device, const weft_experts_args *arg
       cuda_of(device)->set->gemm_grouped_gated != NULL && experts_have_gated_rows(args) && (!few || args->n_rows > 1);
   p.streamed = p.gates_rows && p.list[0].rows <= STREAM_ROWS;
   if (few && !p.streamed) {
-    weft_status status = gemv_gate_up(device, args, &p);
+    weft_status status = cuda_experts_await(cuda_of(device), true);
+    if (status == WEFT_OK) status = gemv_gate_up(device, args, &p);
     return status == WEFT_OK ? gemv_down(device, args, &p) : status;
   }
   weft_status status = WEFT_OK;

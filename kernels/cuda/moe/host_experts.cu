@@ -7,7 +7,8 @@
  *
  *   few rows,   a kernel reads the choice and copies the chosen experts alone, from the host or from their places in
  *   many places the cache (kernels/expert_cache.h), in the order of the main stream. The host knows nothing of the
- *               choice, so a graph has it too
+ *               choice, so a graph has it too. From BESIDE_PAIRS pairs on, what has no place comes over a stream of its
+ *               own, gate and up first, beside what is computed until it is needed (cuda_experts_await)
  *   many rows   whole weights come over a stream of their own; kernels/expert_slots.h decides which lies in which slot
  *               and what waits for what
  *
@@ -30,6 +31,7 @@ typedef struct gather_weight {
   uint8_t *to;                  /* laid out as `from` */
   const int32_t *place_of;
   uint32_t *n_tokens, *told;
+  uint32_t *missing; /* [n_mats]: those of the chosen experts that have no place, then [1] how many */
   cuda_matrix_parts parts;
 } gather_weight;
 
@@ -37,6 +39,7 @@ typedef struct gather_args {
   gather_weight weight[4];
   const int32_t *ids;
   uint32_t n_weights, n_pairs, first_expert, n_mats;
+  bool places_alone; /* what has no place comes beside (fetch_kernel) */
 } gather_args;
 
 /* Finds the experts that were chosen: chosen [n], ascending. count: [n_mats], zeros before; then the tokens of each. */
@@ -79,7 +82,7 @@ static __device__ __forceinline__ void copy_piece(uint8_t *to, const uint8_t *fr
 /* Pieces of one part of a weight's chosen matrices, of which the blocks take every gridDim.x-th one; first: how many
  * pieces there were before these. */
 static __device__ __forceinline__ uint32_t copy_part(const gather_weight &w, uint32_t part, const uint32_t *chosen,
-                                                     uint32_t n_chosen, uint32_t first) {
+                                                     uint32_t n_chosen, bool places_alone, uint32_t first) {
   uint64_t n_bytes = w.parts.n_bytes[part], stride = w.parts.n_bytes[0] + w.parts.n_bytes[1],
            before = part == 0 ? 0 : w.parts.n_bytes[0];
   uint32_t n_pieces = (uint32_t)((n_bytes + GATHER_BYTES - 1) / GATHER_BYTES), n = n_pieces * n_chosen;
@@ -87,10 +90,17 @@ static __device__ __forceinline__ uint32_t copy_part(const gather_weight &w, uin
     uint32_t e = chosen[i / n_pieces];
     uint64_t in = (uint64_t)(i % n_pieces) * GATHER_BYTES, at = w.parts.at[part] + e * n_bytes + in;
     int32_t place = w.place_of[e];
+    if (place < 0 && places_alone) continue;
     const uint8_t *from = place < 0 ? w.from + at : w.places + (uint64_t)place * stride + before + in;
     copy_piece(w.to + at, from, (uint32_t)min((uint64_t)GATHER_BYTES, n_bytes - in));
   }
   return first + n;
+}
+
+/* For a block. count: [n_mats], the tokens of each expert in this call. */
+static __device__ __forceinline__ void tell_counts(const gather_weight &w, uint32_t n_mats, const uint32_t *count) {
+  for (uint32_t e = threadIdx.x; e < n_mats; e += GATHER_THREADS)
+    if (count[e] > 0) w.told[e] = w.n_tokens[e] += count[e];
 }
 
 static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __grid_constant__ gather_args a) {
@@ -101,11 +111,59 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
   uint32_t *chosen = count + a.n_mats, n_chosen = find_chosen(a, count, chosen), first = 0;
   for (uint32_t i = 0; i < a.n_weights; i++) {
     const gather_weight &w = a.weight[i];
-    if (blockIdx.x == i) copy_piece(w.to, w.from, PACKED_HEADER_BYTES);
-    for (uint32_t e = threadIdx.x; blockIdx.x == 0 && e < a.n_mats; e += GATHER_THREADS)
-      if (count[e] > 0) w.told[e] = w.n_tokens[e] += count[e];
+    if (blockIdx.x == i && !a.places_alone) copy_piece(w.to, w.from, PACKED_HEADER_BYTES);
+    if (blockIdx.x == 0 && !a.places_alone) tell_counts(w, a.n_mats, count);
     for (uint32_t part = 0; part < CUDA_MATRIX_PARTS; part++)
-      if (w.parts.n_bytes[part] > 0) first = copy_part(w, part, chosen, n_chosen, first);
+      if (w.parts.n_bytes[part] > 0) first = copy_part(w, part, chosen, n_chosen, a.places_alone, first);
+  }
+}
+
+/* ---- beside what is computed ------------------------------------------------------------------------------- */
+
+enum { FETCH_AT_ONCE = 4, FETCH_UNITS = 32 * FETCH_AT_ONCE /* of 16 bytes, of a warp at once */ };
+
+/* One block: lists what of each weight has to come from the host. */
+static __global__ void __launch_bounds__(GATHER_THREADS) list_missing_kernel(const __grid_constant__ gather_args a) {
+  extern __shared__ uint32_t count[]; /* [n_mats], then the chosen ones */
+  for (uint32_t e = threadIdx.x; e < a.n_mats; e += GATHER_THREADS) count[e] = 0;
+  __syncthreads();
+  launch_dependents_and_wait();
+  uint32_t *chosen = count + a.n_mats, n_chosen = find_chosen(a, count, chosen), lane = threadIdx.x % 32;
+  for (uint32_t i = 0; i < a.n_weights; i++) {
+    const gather_weight &w = a.weight[i];
+    copy_piece(w.to, w.from, PACKED_HEADER_BYTES);
+    tell_counts(w, a.n_mats, count);
+    if (threadIdx.x / 32 != i) continue;
+    uint32_t n = 0;
+    for (uint32_t first = 0; first < n_chosen; first += 32) {
+      uint32_t c = first + lane, e = c < n_chosen ? chosen[c] : 0;
+      uint32_t is = __ballot_sync(0xFFFFFFFFu, c < n_chosen && w.place_of[e] < 0);
+      if (is >> lane & 1u) w.missing[n + __popc(is & ((1u << lane) - 1u))] = e;
+      n += __popc(is);
+    }
+    if (lane == 0) w.missing[a.n_mats] = n;
+  }
+}
+
+/* Copies the experts of the list. Blocks of one warp with few registers and no shared memory have room on a
+ * multiprocessor beside those of any other kernel. */
+static __global__ void __maxnreg__(32) fetch_kernel(const __grid_constant__ gather_weight w, uint32_t n_mats) {
+  const uint32_t n_missing = w.missing[n_mats];
+  for (uint32_t part = 0; part < CUDA_MATRIX_PARTS; part++) {
+    const uint32_t n_units = (uint32_t)(w.parts.n_bytes[part] / 16),
+                   n_pieces = (n_units + FETCH_UNITS - 1) / FETCH_UNITS;
+    for (uint32_t i = blockIdx.x; i < n_missing * n_pieces; i += gridDim.x) {
+      const uint32_t first = i % n_pieces * FETCH_UNITS + threadIdx.x;
+      const uint64_t at = w.parts.at[part] + w.missing[i / n_pieces] * w.parts.n_bytes[part] + 16ull * first;
+      const uint4 *from = (const uint4 *)(const void *)(w.from + at);
+      uint4 *to = (uint4 *)(void *)(w.to + at), v[FETCH_AT_ONCE];
+#pragma unroll
+      for (uint32_t j = 0; j < FETCH_AT_ONCE; j++)
+        if (first + 32 * j < n_units) v[j] = __ldcs(from + 32 * j);
+#pragma unroll
+      for (uint32_t j = 0; j < FETCH_AT_ONCE; j++)
+        if (first + 32 * j < n_units) to[32 * j] = v[j];
+    }
   }
 }
 
@@ -238,9 +296,10 @@ static weft_status open_cache(cuda_device *d, cuda_kept_experts *kept, uint32_t 
   if (status == WEFT_E_NO_MEMORY) n_places = 0, status = WEFT_OK;
   if (status == WEFT_OK) status = expert_cache_open(&kept->cache, n_mats, n_places);
   if (status == WEFT_OK) d->cache->report.n_bytes_cached += n_places * place_bytes(kept);
-  if (status == WEFT_OK) status = cuda_alloc(d, 8ull * n_mats, (void **)&kept->place_of, "a table of experts");
+  if (status == WEFT_OK) status = cuda_alloc(d, 12ull * n_mats + 4, (void **)&kept->place_of, "a table of experts");
   if (status != WEFT_OK) return status;
   kept->n_tokens = (uint32_t *)(void *)(kept->place_of + n_mats);
+  kept->missing = kept->n_tokens + n_mats;
   status = cuda_judge(d, cudaMemsetAsync(kept->n_tokens, 0, 4ull * n_mats, d->stream), "counts of experts");
   if (status == WEFT_OK) status = cuda_push(d, kept->place_of, kept->cache.place_of, 4ull * n_mats);
   return status == WEFT_OK ? fill_places(d, kept, packed) : status;
@@ -428,7 +487,40 @@ static bool gathers_call(const weft_experts_args *args, cuda_kept_experts *const
   return gathers && (many_places || expert_slots_gathers(n_pairs, args->down->n_mats));
 }
 
-/* The kernel waits for all work before it, which may read the slots; what comes behind it starts when it has ended,
+/* Events of slots, which are empty where experts are gathered. */
+enum { BESIDE_BEGINS, BESIDE_IN, BESIDE_DOWN, BESIDE_PAIRS = 1024 /* of a call, at least: others have few experts */ };
+
+/* What has no place comes by the copying stream, down last, while the main stream copies what has, permutes rows, and
+ * multiplies with what is there: cuda_experts_await has the waits. n_in: how many of the weights are gate and up. */
+static weft_status fetch_beside(cuda_device *d, gather_args *a, uint32_t n_in) {
+  cuda_host_experts *h = &d->experts;
+  cuda_start(d, list_missing_kernel, 1, GATHER_THREADS, 8ull * a->n_mats, *a);
+  weft_status status = cuda_launched(d, "listing experts");
+  if (status == WEFT_OK) status = slot_record(d, BESIDE_BEGINS, EXPERT_STREAM_MAIN);
+  if (status == WEFT_OK) status = slot_wait(d, BESIDE_BEGINS, EXPERT_STREAM_COPY);
+  for (uint32_t i = 0; i <= a->n_weights && status == WEFT_OK; i++) {
+    if (i == n_in) status = slot_record(d, BESIDE_IN, EXPERT_STREAM_COPY);
+    if (i == a->n_weights || status != WEFT_OK) break;
+    fetch_kernel<<<d->n_multiprocessors, 32, 0, h->stream>>>(a->weight[i], a->n_mats);
+    status = cuda_launched(d, "fetching experts beside");
+  }
+  if (status == WEFT_OK) status = slot_record(d, BESIDE_DOWN, EXPERT_STREAM_COPY);
+  d->cache->in_awaited = d->cache->down_awaited = status == WEFT_OK;
+  a->places_alone = true;
+  d->fresh = true;
+  return status;
+}
+
+weft_status cuda_experts_await(cuda_device *d, bool down) {
+  cuda_experts_cache *c = d->cache;
+  if (c == NULL || (down ? !c->down_awaited : !c->in_awaited)) return WEFT_OK;
+  c->in_awaited = false;
+  if (down) c->down_awaited = false;
+  d->fresh = true;
+  return slot_wait(d, down ? BESIDE_DOWN : BESIDE_IN, EXPERT_STREAM_MAIN);
+}
+
+/* The kernels wait for all work before them, which may read the slots; what comes behind starts when they have ended,
  * because products may read weights before they wait. */
 static weft_status gather_experts(cuda_device *d, const weft_experts_args *args, cuda_kept_experts *const kept[4]) {
   cuda_host_experts *h = &d->experts;
@@ -446,9 +538,11 @@ static weft_status gather_experts(cuda_device *d, const weft_experts_args *args,
                                kept[i]->place_of,
                                kept[i]->n_tokens,
                                kept[i]->told,
+                               kept[i]->missing,
                                kept[i]->parts};
   }
   weft_status status = cuda_experts_join(d);
+  if (status == WEFT_OK && a.n_pairs >= BESIDE_PAIRS) status = fetch_beside(d, &a, a.n_weights - (kept[3] != NULL));
   if (status != WEFT_OK) return status;
   cuda_start(d, gather_kernel, 2 * d->n_multiprocessors, GATHER_THREADS, 8ull * a.n_mats, a);
   d->fresh = true;
@@ -493,5 +587,7 @@ weft_status cuda_experts_bring(cuda_device *d, weft_experts_args *args, weft_wei
 }
 
 weft_status cuda_experts_done(cuda_device *d) {
-  return d->experts.stream == NULL ? WEFT_OK : expert_slots_done(&d->experts.slots);
+  if (d->experts.stream == NULL) return WEFT_OK;
+  weft_status status = cuda_experts_await(d, true), done = expert_slots_done(&d->experts.slots);
+  return status == WEFT_OK ? done : status;
 }

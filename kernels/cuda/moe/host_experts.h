@@ -24,6 +24,7 @@ typedef struct cuda_kept_experts {
   uint8_t *places;    /* device */
   int32_t *place_of;  /* device [n_mats], as the cache has it */
   uint32_t *n_tokens; /* device [n_mats]: tokens that each expert was given by a gather */
+  uint32_t *missing;  /* device [n_mats + 1]: of the last call, the chosen experts without a place; how many they are */
   uint32_t *told;     /* pinned [n_mats]: the same, as the last gather has written it, which may run */
 } cuda_kept_experts;
 
@@ -31,8 +32,9 @@ typedef struct cuda_kept_experts {
 typedef struct cuda_experts_cache {
   cuda_kept_experts *kept;
   uint32_t n_kept, kept_max;
-  uint32_t next;              /* of kept, whose experts are exchanged first */
-  uint32_t heard_max, *heard; /* `told` at one moment */
+  uint32_t next;                 /* of kept, whose experts are exchanged first */
+  uint32_t heard_max, *heard;    /* `told` at one moment */
+  bool in_awaited, down_awaited; /* experts of the call that come beside what is computed (cuda_experts_await) */
   weft_experts_report report;
 } cuda_experts_cache;
 
@@ -48,6 +50,8 @@ void cuda_experts_close(cuda_device *device);
 /* Has the weights of the call that lie in host memory copied to the card, whole or the chosen experts alone: they are
  * then of `copy`, whose data lies there. */
 weft_status cuda_experts_bring(cuda_device *device, weft_experts_args *args, weft_weight copy[4]);
+/* Called before a product with gate and up, or with down: the main stream waits for what of them still comes. */
+weft_status cuda_experts_await(cuda_device *device, bool down);
 /* Called when the products of a call are enqueued: the staging memory of their weights may be overwritten after them,
  * and the copies of the next weights begin. */
 weft_status cuda_experts_done(cuda_device *device);
