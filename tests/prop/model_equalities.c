@@ -6,7 +6,8 @@
  * or without a soft embedding, a piece of a prompt whose rows see one another and are stored (whole), decode rows
  * (causal, one each). Prompt lengths sit on the edges of windows and blocks.
  * The reference of every comparison is the story computed in the plainest way: its sequence alone, each pass in a step
- * of its own, prompts whole, pages in order. The same stories are then computed
+ * of its own, prompts whole, pages in order, and on a card no kernel begins before the one in front of it has ended.
+ * The same stories are then computed
  *
  *   in chunks      the prompt in pieces of every size from 1 to its length
  *   unified        [prompt | canvas] and [commit | next canvas] in one step
@@ -405,7 +406,9 @@ static void run_subject(const subject *s, uint32_t n_rounds, uint64_t seed) {
   make_stories(&h, s->effort);
   uint64_t before = n_compared;
   uint32_t n_steps = 0;
+  weft_device_serial_kernels(h.device, true);
   for (uint32_t i = 0; i < n_stories; i++) tell_alone(&h, &stories[i]);
+  weft_device_serial_kernels(h.device, false);
   harness_scramble(h.page_order, options.n_pages); /* from here on: scattered pages */
   for (uint32_t i = 0; i < n_stories; i++) tell_unified(&h, &stories[i]);
   story *longest = &stories[0];
