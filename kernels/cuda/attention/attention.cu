@@ -133,8 +133,9 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
       cut.n_merges > 0 && cut.n_decode * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
   uint64_t n_items = cut.split ? n_split : cut.n_decode;
   bool one_chunk = cut.split || cut.n_merges == 0;
+  uint64_t many = d->set->decode_floats > 0 ? enough / 2 : enough; /* tiles of keys have more blocks to an item */
   cut.stream =
-      n_items * across >= enough || (d->set->decode_floats > 0 && !one_chunk) ||
+      n_items * across >= many || (d->set->decode_floats > 0 && !one_chunk) ||
       n_items * args->kv.n_kv_heads > attention_decode_cluster_room(d, args->kv.head_dim); /* they would take turns */
   if (!cut.stream) cut.n_scratch = n_items * args->kv.n_kv_heads * d->set->decode_floats;
   if (cut.split)

@@ -141,7 +141,10 @@ static __device__ __forceinline__ void make_scores(const attention_kernel_args &
   if (base / TILE * TILE < at.base || base / TILE * TILE >= at.base_end) return;
   if (threadIdx.x < GROUP) m->page[threadIdx.x] = find_page(k, at, base + threadIdx.x);
   __syncthreads();
+  bool is_old = base + GROUP <= at.segment.n_old; /* and may be read before the inputs are there */
+  if (!is_old) wait_for_prior_grids();
   copy_keys<D>(k, at, base, m);
+  if (is_old) wait_for_prior_grids();
   load_queries<D, DECODE_QUERIES, THREADS>(
       k, at.item, at.segment, at.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
         *(uint2 *)(void *)(m->q + row * (2 * D) + ((piece / 2) ^ (row & 7)) * 16 + piece % 2 * 8) = x;
@@ -187,21 +190,32 @@ static __device__ __forceinline__ uint32_t value_place(uint32_t key, uint32_t pi
   return line * 128 + ((key % 2 * VALUE_PIECES + piece) ^ (line & 7)) * 16;
 }
 
+/* Starts the copies of keys [first, end) of the chunk. */
 static __device__ __forceinline__ void copy_values(const attention_kernel_args &k, const decode_place &at,
-                                                   uint32_t vector, uint32_t offset, value_memory *m) {
-  uint32_t to = shared_address(m->value), chunk = at.item.chunk * CHUNK,
-           n_keys = min(at.base_end - chunk + TILE - 1, CHUNK);
-  for (uint32_t key = threadIdx.x; key < CHUNK; key += THREADS) m->page[key] = find_page(k, at, chunk + key);
-  __syncthreads();
+                                                   uint32_t vector, uint32_t offset, uint32_t first, uint32_t end,
+                                                   value_memory *m) {
+  uint32_t to = shared_address(m->value), chunk = at.item.chunk * CHUNK;
 #pragma unroll 4
-  for (uint32_t i = (at.base - chunk) * VALUE_PIECES + threadIdx.x; i < n_keys / TILE * TILE * VALUE_PIECES;
-       i += THREADS) {
+  for (uint32_t i = first * VALUE_PIECES + threadIdx.x; i < end * VALUE_PIECES; i += THREADS) {
     uint32_t key = i / VALUE_PIECES, piece = i % VALUE_PIECES;
     int32_t page = m->page[key];
     const uint8_t *from = (const uint8_t *)k.op.kv.base;
     if (page != NO_PAGE) from = stored_at(k, at, chunk + key, page, true, vector) + offset + piece * 16;
     cp_async_16_if(to + value_place(key, piece), from, page != NO_PAGE);
   }
+}
+
+/* The same of all keys that are seen; of old ones before the inputs are there. */
+static __device__ __forceinline__ void copy_all_values(const attention_kernel_args &k, const decode_place &at,
+                                                       uint32_t vector, uint32_t offset, value_memory *m) {
+  uint32_t chunk = at.item.chunk * CHUNK, first = at.base - chunk,
+           end = min(at.base_end - chunk + TILE - 1, CHUNK) / TILE * TILE,
+           old = at.segment.n_old > chunk ? min(at.segment.n_old - chunk, end) : 0;
+  for (uint32_t key = threadIdx.x; key < CHUNK; key += THREADS) m->page[key] = find_page(k, at, chunk + key);
+  __syncthreads();
+  copy_values(k, at, vector, offset, first, old, m);
+  wait_for_prior_grids();
+  copy_values(k, at, vector, offset, max(first, old), end, m);
   cp_async_commit();
   __syncthreads(); /* pages have been read */
 }
@@ -294,7 +308,7 @@ static __device__ __forceinline__ void add_values(const attention_kernel_args &k
   float scale = k.op.scale * 1.44269504088896f;
   const uint32_t chunk = at.item.chunk * CHUNK;
   const tile_range tiles = {(at.base - chunk) / TILE, (at.base_end - chunk + TILE - 1) / TILE};
-  copy_values(k, at, 2 * D, slice * VALUE_DIMS * 2, m);
+  copy_all_values(k, at, 2 * D, slice * VALUE_DIMS * 2, m);
   wait_for_scores(ended + number, (tiles.end - tiles.first) * (TILE / GROUP), slices);
   find_most(scores, scale, at.item.n, tiles, m);
   __syncthreads();
@@ -320,7 +334,7 @@ static __device__ __forceinline__ void add_values(const attention_kernel_args &k
 template <int D, bool SINKS>
 static __global__ void __launch_bounds__(THREADS)
     decode_kernel(const __grid_constant__ attention_kernel_args k, uint32_t n_score_blocks, uint32_t device) {
-  launch_dependents_and_wait();
+  launch_dependent_grids();
   extern __shared__ __align__(1024) uint8_t memory[];
   uint32_t *ended = blocks_ended[device];
   if (blockIdx.x < n_score_blocks)
