@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* route of the portable set: routers of many rows as on Hopper (moe/route_gemm.cu), of one row by one kernel, all
+/* route of the portable set: routers of many rows as on Hopper (moe/route_gemm.cu), of few rows by one kernel, all
  * others by a product, then the choice (moe/route.cu).
  *
- * One row: blocks share the experts, and the one that ends last chooses. */
+ * Few rows: blocks of a row share the experts, and the one that ends last chooses. The next kernel starts when this one
+ * has waited for its inputs, so it finds all but the choice there (cuda_device.choice). */
 #include "kernels/cuda/moe/route.cuh"
 #include "kernels/cuda/portable/counters.h"
 #include "kernels/cuda/weights/packed_layout.cuh"
 
 enum {
   ROUTE_PORTABLE_ROWS = 160, /* from so many on route_gemm, which Hopper has for more: it has clusters for fewer */
+  FEW_ROWS = 8,              /* of one kernel */
   ROW_WARPS = 2,             /* of a block, an expert each */
   ROW_SLOTS = 24             /* fours of inputs of a lane, at most */
 };
 
-static __device__ uint32_t blocks_ended[COUNTED_DEVICES];
+static __device__ uint32_t blocks_ended[COUNTED_DEVICES][FEW_ROWS];
 
 /* Starts the copies of a row of n_in inputs, ROW_SLOTS fours of each of `n_lanes` lanes at most. */
 template <uint32_t n_lanes>
@@ -24,14 +26,16 @@ static __device__ __forceinline__ void copy_inputs(float4 *to, const float *from
 }
 
 static __global__ void __launch_bounds__(32 * ROW_WARPS)
-    route_row_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, uint32_t counter) {
+    route_rows_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, uint32_t device) {
   __shared__ float4 x[ROW_SLOTS * 32], w[ROW_WARPS][ROW_SLOTS * 32]; /* all are asked for at once */
   __shared__ float logits[ROUTER_EXPERTS];
   __shared__ bool is_last;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = blockIdx.x * ROW_WARPS + warp;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = blockIdx.x * ROW_WARPS + warp, r = blockIdx.y;
+  float *to = a.logits + r * a.logits_stride;
   copy_inputs<32>(w[warp], weights + (uint64_t)min(e, a.n_experts - 1) * n_in, n_in, lane);
-  launch_dependents_and_wait();
-  copy_inputs<32 * ROW_WARPS>(x, a.x, n_in, threadIdx.x);
+  wait_for_prior_grids();
+  launch_dependent_grids();
+  copy_inputs<32 * ROW_WARPS>(x, a.x + r * a.x_stride, n_in, threadIdx.x);
   cp_async_commit();
   cp_async_wait<0>();
   __syncthreads();
@@ -43,19 +47,19 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS)
     sum = __fmaf_rn(w[warp][k].w, x[k].w, sum);
   }
   sum = sum_of_chains(sum);
-  if (lane == 0 && e < a.n_experts) a.logits[e] = a.router_bias != NULL ? __fadd_rn(sum, a.router_bias[e]) : sum;
+  if (lane == 0 && e < a.n_experts) to[e] = a.router_bias != NULL ? __fadd_rn(sum, a.router_bias[e]) : sum;
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(&blocks_ended[counter], 1) + 1 == gridDim.x;
+  if (threadIdx.x == 0) is_last = atomicAdd(&blocks_ended[device][r], 1) + 1 == gridDim.x;
   __syncthreads();
   if (!is_last || warp != 0) return;
   __threadfence();
   float scale[ROUTER_EXPERTS / 32];
   get_scales(a, scale);
-  for (uint32_t i = lane; i < a.n_experts; i += 32) logits[i] = __ldcg(a.logits + i);
+  for (uint32_t i = lane; i < a.n_experts; i += 32) logits[i] = __ldcg(to + i);
   __syncwarp();
-  choose_experts(a, 0, logits, scale);
-  if (lane == 0) blocks_ended[counter] = 0;
+  choose_experts(a, r, logits, scale);
+  if (lane == 0) blocks_ended[device][r] = 0;
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
@@ -76,10 +80,12 @@ weft_status route_portable(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (takes_gemm(args)) return route_gemm(d, args, weights_of(args->router));
-  bool one = args->router != NULL && args->n_rows == 1 && args->router->n_in <= 128 * ROW_SLOTS;
-  uint32_t counter = one && route_gemm_suits(args) ? counters_device(d) : COUNTED_DEVICES;
-  if (counter == COUNTED_DEVICES) return route_product(device, args);
-  cuda_start(d, route_row_kernel, cuda_ceil(args->n_experts, ROW_WARPS), 32 * ROW_WARPS, 0, *args,
-             weights_of(args->router), args->router->n_in, counter);
-  return cuda_launched(d, "a router of one row");
+  bool few = args->router != NULL && args->n_rows <= FEW_ROWS && args->router->n_in <= 128 * ROW_SLOTS;
+  uint32_t number = few && route_gemm_suits(args) ? counters_device(d) : COUNTED_DEVICES;
+  if (number == COUNTED_DEVICES) return route_product(device, args);
+  cuda_start(d, route_rows_kernel, dim3(cuda_ceil(args->n_experts, ROW_WARPS), args->n_rows), 32 * ROW_WARPS, 0, *args,
+             weights_of(args->router), args->router->n_in, number);
+  weft_status status = cuda_launched(d, "a router of few rows");
+  if (status == WEFT_OK) d->choice = args->ids;
+  return status;
 }
