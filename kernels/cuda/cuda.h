@@ -97,9 +97,13 @@ weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what)
 weft_status cuda_alloc(cuda_device *device, uint64_t n_bytes, void **out, const char *what);
 /* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
-/* When a kernel may have more than 48 KiB of shared memory, and when it starts early: cuda_starts_early (device.cu). */
+/* When a kernel may have more than 48 KiB of shared memory, and when it starts early (portable/limits.cu).
+ * What is static counts too, of which no kernel has more than 16 KiB beside what it is launched with. */
 #ifdef WEFT_CUDA_PORTABLE
-enum { CUDA_SHARED_BYTES_UNASKED = 48 << 10 };
+enum { CUDA_SHARED_BYTES_UNASKED = 32 << 10 };
+void cuda_find_limits(const cuda_device *device); /* at open */
+/* Shared memory that a block of a GEMV may be launched with, on every card that was opened. */
+uint32_t cuda_shared_bytes(void);
 uint32_t cuda_starts_early(const cuda_device *device);
 #define CUDA_EARLY_STARTS cuda_starts_early(device)
 #else
@@ -142,6 +146,13 @@ template <typename... P, typename... A>
 static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
                               uint64_t shared_bytes, const A &...args) {
   cuda_start_clusters(device, kernel, grid, 1, n_threads, shared_bytes, args...);
+}
+/* The same for a kernel that starts when all work before it has ended. */
+template <typename... P, typename... A>
+static inline void cuda_start_in_order(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
+                                       uint64_t shared_bytes, const A &...args) {
+  device->fresh = true;
+  cuda_start(device, kernel, grid, n_threads, shared_bytes, args...);
 }
 /* Copies n_bytes of host memory to device memory, in stream order; `from` may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);

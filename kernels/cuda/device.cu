@@ -599,30 +599,6 @@ static card_answer driver_enter(void *self, uint32_t index) {
   return answer_of(self, enter_card((int)index));
 }
 
-/* A kernel gets more than 48 KiB of shared memory only if it was asked for. Hopper's kernels are asked for at open
- * (cuda_set.setup), those of the portable set before a launch (cuda_allow_shared), so that a driver which compiles PTX
- * compiles what runs alone. Hopper's may start before the kernel before them has ended (cuda_start); those of the
- * portable set where the code that the card got was made for 9.0 and later, since the instructions by which a kernel
- * waits (common.cuh) are not known before. */
-#ifdef WEFT_CUDA_PORTABLE
-static uint64_t cards_of_early_starts; /* a bit for each card, as in cards_of_one_memory */
-
-static __global__ void any_kernel(void) {}
-
-static void find_early_starts(const cuda_device *d) {
-  cudaFuncAttributes facts = {};
-  bool early = cudaFuncGetAttributes(&facts, any_kernel) == cudaSuccess && facts.ptxVersion >= 90;
-  (void)cudaGetLastError();
-  if (early) (void)__atomic_fetch_or(&cards_of_early_starts, 1ull << d->card, __ATOMIC_RELAXED);
-}
-
-uint32_t cuda_starts_early(const cuda_device *device) {
-  return __atomic_load_n(&cards_of_early_starts, __ATOMIC_RELAXED) >> device->card & 1u;
-}
-#else
-static void find_early_starts(const cuda_device *) {}
-#endif
-
 static card_answer driver_memory(void *self, uint64_t *free_bytes, uint64_t *all_bytes) {
   size_t has = 0, all = 0;
   cudaError_t error = cudaMemGetInfo(&has, &all);
@@ -666,7 +642,9 @@ static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, we
   d->base.info.index = index;
   device_enter_card(&d->base);
   take_facts(d, &found, isa);
-  find_early_starts(d);
+#ifdef WEFT_CUDA_PORTABLE
+  cuda_find_limits(d);
+#endif
   if (found.facts.one_memory) (void)__atomic_fetch_or(&cards_of_one_memory, 1ull << index, __ATOMIC_RELAXED);
   if (found.compiles_ptx) {
     const card_cache cache = {getenv("CUDA_CACHE_DISABLE"), getenv("CUDA_CACHE_PATH")};

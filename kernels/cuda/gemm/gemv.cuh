@@ -14,7 +14,9 @@
 
 #include "kernels/cuda/gemm/w8a8.h"
 #ifdef WEFT_CUDA_PORTABLE
+#ifndef WEFT_KERNELS_CUDA_PORTABLE_W8A8_RING_CUH /* which kernels of 8 bits have */
 #include "kernels/cuda/portable/gemv_ring.cuh"
+#endif
 #else
 #include "kernels/cuda/gemm/gemv_ring.cuh"
 #endif

@@ -88,6 +88,12 @@ static __device__ __forceinline__ void ring_wait(const gemv_ring &ring) {
   mbarrier_wait(&ring.filled[ring.at], ring.phase);
 }
 
+/* Waits until the first piece of each stage from 0 on has come, one stage after another, of a ring that issues no
+ * more. */
+static __device__ __forceinline__ void ring_wait_first(const gemv_ring &ring, uint32_t stage) {
+  mbarrier_wait(&ring.filled[stage], 0);
+}
+
 /* Waits until all lanes have read the piece, and goes on to the next stage. */
 static __device__ __forceinline__ void ring_advance(gemv_ring &ring) {
   __syncwarp();

@@ -14,10 +14,16 @@ enum {
   AHEAD_SPANS = 2,                       /* of a warp */
   RAW_ROWS = GEMM_RAW_ROWS,              /* at most; more come after the prologue */
   AHEAD_ROWS = 8,                        /* at most */
-  AHEAD_BYTES = 224 << 10,               /* shared memory of a block, of which a multiprocessor needs to hold one */
   OPERAND_BYTES = 32 * 16,               /* of a product: a lane's four words */
   OPERANDS_BYTES = 2 * 4 * OPERAND_BYTES /* of a span: two units of four products */
 };
+
+/* Shared memory of a block, of which a multiprocessor needs to hold one. */
+#ifdef WEFT_CUDA_PORTABLE
+#define AHEAD_BYTES cuda_shared_bytes()
+#else
+enum { AHEAD_BYTES = 224 << 10 };
+#endif
 
 /* Shared memory of a stage: a span's codes and its steps, and then its operands. */
 __host__ __device__ constexpr uint32_t ahead_stage(int type) {
@@ -114,7 +120,7 @@ static __device__ __forceinline__ void multiply_ahead(const gemm_args &a, uint32
 #pragma unroll
   for (uint32_t s = 0; s < AHEAD_SPANS; s++) {
     if (s >= n) continue;
-    mbarrier_wait(&ring.filled[s], 0);
+    ring_wait_first(ring, s);
     requantise_stage<T>(a, stages + s * STAGE, first + s, step[s]);
   }
   wait_for_prior_grids();
@@ -226,7 +232,7 @@ bool w8a8_ahead_takes(const cuda_device *d, const gemm_args *a) {
   return takes_one(a) && cut_of(d, a, NULL).n_slots > 0;
 }
 
-bool w8a8_gemv_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *b) {
+bool w8a8_ahead_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *b) {
   bool alike = takes_one(a) && takes_one(b) && find_pair(a->type, b->type, [](auto, auto) {});
   return alike && (a->raw.x != NULL) == (b->raw.x != NULL) && cut_of(d, a, b).n_slots > 0;
 }
@@ -266,12 +272,22 @@ weft_status w8a8_ahead(cuda_device *d, const gemm_args *args) {
   });
 }
 
-weft_status w8a8_gemv_pair(cuda_device *d, const gemm_args *a, const gemm_args *b) {
+weft_status w8a8_ahead_pair(cuda_device *d, const gemm_args *a, const gemm_args *b) {
   weft_status status = WEFT_E_UNSUPPORTED;
   find_pair(a->type, b->type,
             [&](auto t, auto u) { status = launch<decltype(t)::value, decltype(u)::value>(d, a, b); });
   return status;
 }
+
+#ifndef WEFT_CUDA_PORTABLE
+bool w8a8_gemv_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *b) {
+  return w8a8_ahead_pairs(d, a, b);
+}
+
+weft_status w8a8_gemv_pair(cuda_device *d, const gemm_args *a, const gemm_args *b) {
+  return w8a8_ahead_pair(d, a, b);
+}
+#endif
 
 weft_status w8a8_ahead_setup(cuda_device *d) {
   weft_status status = each_packed_type([&](auto type) {

@@ -5,9 +5,11 @@
 
 #include "kernels/cuda/gemm/w8a8.h"
 
-/* Whether w8a8_ahead takes a dense product; with one of other weights: w8a8_gemv_pair (w8a8_dense.h). */
+/* Whether w8a8_ahead takes a dense product; whether w8a8_ahead_pair takes one with one of other weights. */
 bool w8a8_ahead_takes(const cuda_device *d, const gemm_args *args);
 weft_status w8a8_ahead(cuda_device *d, const gemm_args *args);
+bool w8a8_ahead_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *b);
+weft_status w8a8_ahead_pair(cuda_device *d, const gemm_args *a, const gemm_args *b);
 weft_status w8a8_ahead_setup(cuda_device *d);
 
 #endif

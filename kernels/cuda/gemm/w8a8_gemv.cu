@@ -2,10 +2,8 @@
 /* Split-K GEMV in W8A8 (w8a8.h) for up to 16 rows. A warp takes 16 outputs and one split
  * of the spans, and leaves the exact integer sum of each span in shared memory; the warps of a row tile then reduce the
  * tile's spans in their order. Weights, blocks, raw rows and gated products are as in gemv.cu. */
-#include "kernels/cuda/gemm/w8a8_gemv_dense.cuh"
-#ifndef WEFT_CUDA_PORTABLE
 #include "kernels/cuda/gemm/w8a8_ahead.h"
-#endif
+#include "kernels/cuda/gemm/w8a8_gemv_dense.cuh"
 
 #ifdef WEFT_CUDA_PORTABLE
 static constexpr bool IS_PORTABLE = true;
@@ -77,7 +75,6 @@ static gemv_cut cut_gated(const cuda_device *d, const gemm_args &a, uint32_t n_c
                           uint32_t n_warps_max) {
   uint32_t n_spans = w8a8_spans_of(a), least = UINT32_MAX;
   gemv_cut best = cut_with(d, a, 2, a.n_splits, n_columns, n_raw);
-  if (IS_PORTABLE) n_warps_max = 0; /* the portable set has rings of another kind; this was not timed with them */
   for (uint32_t n_slots = 2; n_slots <= n_warps_max; n_slots += 2) {
     uint32_t each = cuda_ceil(n_spans, n_warps_max / n_slots), n_splits = cuda_ceil(n_spans, each);
     gemv_cut cut = cut_with(d, a, n_slots, n_splits, n_columns, n_raw);
@@ -132,17 +129,13 @@ static weft_status launch_for_rows(cuda_device *d, const gemm_args *args) {
 
 weft_status w8a8_gemv(cuda_device *d, const gemm_args *args) {
   if (args->ids != NULL) return w8a8_gemv_gate_up(d, args);
-#ifndef WEFT_CUDA_PORTABLE
   if (w8a8_ahead_takes(d, args)) return w8a8_ahead(d, args);
-#endif
   return dispatch_packed_type(args->type, [&](auto type) { return launch_for_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status w8a8_gemv_setup(cuda_device *d) {
   weft_status status = each_packed_type([&](auto type) { return launch_for_rows<decltype(type)::value>(d, NULL); });
-#ifndef WEFT_CUDA_PORTABLE
   if (status == WEFT_OK) status = w8a8_ahead_setup(d);
-#endif
   if (status == WEFT_OK) status = w8a8_gemv_gate_up_setup(d);
   return status == WEFT_OK ? w8a8_gemv_down_setup(d) : status;
 }

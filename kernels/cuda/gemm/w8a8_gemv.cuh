@@ -5,6 +5,9 @@
 #ifndef WEFT_KERNELS_CUDA_W8A8_GEMV_CUH
 #define WEFT_KERNELS_CUDA_W8A8_GEMV_CUH
 
+#ifdef WEFT_CUDA_PORTABLE
+#include "kernels/cuda/portable/w8a8_ring.cuh"
+#endif
 #include "kernels/cuda/gemm/gemv.cuh"
 #include "kernels/cuda/gemm/w8a8.cuh"
 

@@ -111,9 +111,6 @@ bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool share
 /* Cuts the inputs of one row's experts into as many splits as have the pairs of row tiles done first: a warp has fewer
  * spans with more splits, but a multiprocessor fewer pairs at once. It changes no bit. */
 static void choose_splits(const cuda_device *d, gemm_args *a) {
-#ifdef WEFT_CUDA_PORTABLE
-  (void)d, (void)a; /* its rings are of another kind, and this was not timed with them */
-#else
   enum { SPLITS_LEAST = 3 /* with fewer, a multiprocessor would have more than four blocks */ };
   uint32_t n_spans = w8a8_spans_of(*a), n_items = gemv_tiles(*a) * a->jobs_max, best = a->n_splits, least = UINT32_MAX;
   for (uint32_t n = GEMV_WARPS_MAX / 2; n >= SPLITS_LEAST; n--) {
@@ -124,7 +121,6 @@ static void choose_splits(const cuda_device *d, gemm_args *a) {
     if (fits && time < least) least = time, best = n;
   }
   gemm_set_split_k(a, best);
-#endif
 }
 
 template <int T>

@@ -150,12 +150,13 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
 template <int T, int SIZE>
 static __global__ void __launch_bounds__(128, SIZE == TILE_THIN ? 5 : 1)
     gemm_kernel(const __grid_constant__ gemm_args a) {
-  launch_dependents_and_wait();
+  wait_for_prior_grids();
   using S = gemm_tile<T, SIZE, 2048>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
   const int prescale = load_prescale<T>(a, 0);
   multiply_items<T, S, 2048>(a, memory,
                              [&](const tile_item &item, auto &step) { multiply_item<T, S>(a, item, prescale, step); });
+  launch_dependent_grids();
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
@@ -165,7 +166,7 @@ static weft_status launch_items(cuda_device *d, const gemm_args *args) {
   return dispatch_packed_type(args->type, [&](auto type) {
     constexpr int T = decltype(type)::value;
     using S = gemm_tile<T, SIZE, 2048>;
-    cuda_start(d, gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads, S::bytes, *args);
+    cuda_start_in_order(d, gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads, S::bytes, *args);
     return cuda_launched(d, "a product of many rows");
   });
 }

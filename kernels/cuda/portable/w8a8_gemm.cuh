@@ -220,7 +220,7 @@ template <int T, int SIZE>
 static __global__ void __launch_bounds__(gemm_tile<T, SIZE, 1024>::threads *gemm_tile<T, SIZE, 1024>::teams,
                                          gemm_tile<T, SIZE, 1024>::fits)
     w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
-  launch_dependents_and_wait();
+  wait_for_prior_grids();
   using S = gemm_tile<T, SIZE, 1024>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages, as gemm_tile has them */
   multiply_items<T, S, 1024>(a, memory, [&](const tile_item &item, auto &step) {
@@ -229,6 +229,7 @@ static __global__ void __launch_bounds__(gemm_tile<T, SIZE, 1024>::threads *gemm
     else
       multiply_item<T, S>(a, item, step);
   });
+  launch_dependent_grids();
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
@@ -240,7 +241,7 @@ static weft_status launch_items(cuda_device *d, const gemm_args *args) {
     constexpr int T = decltype(type)::value;
     if constexpr (w8a8_takes(T)) {
       using S = gemm_tile<T, SIZE, 1024>;
-      cuda_start(d, w8a8_gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads * S::teams, S::bytes, *args);
+      cuda_start_in_order(d, w8a8_gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads * S::teams, S::bytes, *args);
       return cuda_launched(d, "a product of 8 bits");
     } else {
       return WEFT_E_UNSUPPORTED;
