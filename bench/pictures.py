@@ -40,6 +40,7 @@ def decode(folder):
 def serving(folder):
     """Bars: a load, and tokens a second under it."""
     loads = {"32 clients": "32 clients, token by token", "128 clients": "128 clients, token by token",
+             "512 clients": "512 clients, token by token",
              "128 clients, found prefixes": "128 clients, token by token, found prefix",
              "96 clients, mixed lengths": "96 clients, prompts of 64 to 2048, answers of 32 to 256",
              "128 clients, of 64 tenants": "128 clients of 64 tenants, each with 1024 tokens in common"}
