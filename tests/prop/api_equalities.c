@@ -438,8 +438,7 @@ static void check_card(const variant *v, const weft_runtime *rt) {
   if (strcmp(v->backend, "cuda") != 0) return;
   bool kept = weft_device_get_info(rt->devices.device[0])->integers;
   need(kept ? !v->no_integers : !v->integers, v->name, "integers, or none of them");
-  need((rt->devices.codes_alone.experts > 0) == v->in_part || (kept && v->streams), v->name,
-       "integers of all weights, or of a part");
+  need((rt->devices.codes_alone.experts > 0) == v->in_part || (kept && v->streams), v->name, "integers, or of a part");
   bool graphs = devices_keep_graphs(&rt->devices);
   need((g.launches > 0) == graphs, v->name, graphs ? "no graph was launched" : "graphs were launched");
   need((w.n_bytes_host > 0) == v->streams, v->name,
