@@ -525,28 +525,37 @@ double devices_share(const weft_devices *devices, uint32_t device) {
 typedef struct integers_ask {
   weft_gguf *const *gguf;
   uint32_t n;
-  uint64_t kv_bytes, codes_bytes; /* codes_bytes: of all weights without integers; 0: they may take more than half */
+  uint64_t kv_bytes;
+  uint64_t codes_bytes; /* of all weights of a device without integers; 0: they may take more than half */
 } integers_ask;
 
-static uint64_t files_bytes(const integers_ask *ask, const weft_split *split) {
-  uint64_t n_bytes = 0;
-  for (uint32_t i = 0; i < ask->n; i++) n_bytes += weft_split_bytes(ask->gguf[i], split);
-  return n_bytes;
+/* What all files' weights take of the fullest device of each part. Where no cut is possible all count for the last
+ * part; opening says why there is none. */
+static void files_bytes(const weft_devices *devices, const integers_ask *ask, const weft_split *split,
+                        uint64_t n_bytes[WEFT_DEVICES_MAX]) {
+  memset(n_bytes, 0, WEFT_DEVICES_MAX * sizeof *n_bytes);
+  for (uint32_t i = 0; i < ask->n; i++) {
+    weft_split cut = *split;
+    weft_split_reason reason;
+    uint64_t own[WEFT_DEVICES_MAX];
+    if (weft_split_stages(split) > 1) (void)devices_split(devices, 0, ask->gguf[i], &cut, &reason, NULL);
+    weft_split_bytes(ask->gguf[i], &cut, own);
+    for (uint32_t p = 0; p < weft_split_stages(split); p++) n_bytes[p] += own[p];
+  }
 }
 
 /* What the fullest device lacks with the integers of a split. In part: a thirty-second of what weights may take is left
- * for what their layouts take besides, and beside pages that were asked for a sixteenth of the memory for a step. */
+ * for the ends of an arena's pieces, and beside pages that were asked for a sixteenth of the memory for a step. */
 static uint64_t missing_bytes(const weft_devices *devices, const integers_ask *ask, const weft_split *split,
                               bool in_part) {
-  const uint64_t n_bytes = files_bytes(ask, split);
-  uint64_t most = 0;
+  uint64_t n_bytes[WEFT_DEVICES_MAX], most = 0;
+  files_bytes(devices, ask, split, n_bytes);
   for (uint32_t p = 0; p < devices->n; p++) {
-    double share = devices_share(devices, p);
     uint64_t has = weft_device_memory_left(devices->device[p]), room = weights_room(devices, p);
-    uint64_t pages = ask->kv_bytes == 0 ? has / 4 : (uint64_t)(share * (double)ask->kv_bytes);
-    uint64_t codes = (uint64_t)(share * (double)ask->codes_bytes), half = codes < has ? (has - codes) / 2 : 0;
-    if (codes > 0 && ask->kv_bytes == 0 && half > pages) pages = half;
-    uint64_t weights = (uint64_t)(share * (double)n_bytes), wanted = weights + pages;
+    uint64_t pages = ask->kv_bytes == 0 ? has / 4 : (uint64_t)(devices_share(devices, p) * (double)ask->kv_bytes);
+    uint64_t half = ask->codes_bytes < has ? (has - ask->codes_bytes) / 2 : 0;
+    if (ask->codes_bytes > 0 && ask->kv_bytes == 0 && half > pages) pages = half;
+    uint64_t weights = n_bytes[devices->replicas ? 0 : p / shards_of(devices)], wanted = weights + pages;
     if (in_part) room -= room / 32;
     if (in_part && ask->kv_bytes > 0) wanted += has / 16;
     uint64_t missing = wanted > has ? wanted - has : 0;
@@ -569,7 +578,9 @@ void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint
   memcpy(split.device, devices->device, sizeof split.device);
   if (devices->replicas) split.n_devices = split.n_shards = 1;
   split.codes_alone = (weft_codes_alone){WEFT_CODES_OF, WEFT_CODES_OF};
-  if (may_be_part) ask.codes_bytes = files_bytes(&ask, &split);
+  uint64_t codes[WEFT_DEVICES_MAX];
+  files_bytes(devices, &ask, &split, codes);
+  if (may_be_part) ask.codes_bytes = codes[0];
   split.codes_alone = devices->codes_alone;
   devices->integers_missing = missing_bytes(devices, &ask, &split, false);
   if (devices->integers_missing == 0) return;

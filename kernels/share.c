@@ -74,11 +74,10 @@ bool weft_share_is_read_only(weft_device *device) {
 
 weft_status weft_share_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error) {
   const device_share_calls *calls = share_of(device);
-  weft_status status = weight_check(device, weight, error);
-  if (status != WEFT_OK) return status;
   if (calls == NULL)
     return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' maps no weights of others", device->info.backend);
-  return calls->expect(device, weight, uses, error);
+  weft_status status = weight_check(device, weight, error);
+  return status == WEFT_OK ? calls->expect(device, weight, uses, error) : status;
 }
 
 /* ---- host memory ---- */

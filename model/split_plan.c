@@ -6,7 +6,10 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/round.h"
+#include "kernels/arena.h"
 #include "kernels/canvas_head.h"
+#include "kernels/share.h"
 #include "kernels/shards.h"
 #include "model/eight_bits.h"
 #include "model/hyper.h"
@@ -142,19 +145,39 @@ uint64_t weft_split_integers(const weft_device *device, const weft_weight *weigh
   return (uses & WEFT_USE_CANVASES) != 0 && n_bytes > others ? n_bytes - others : 0;
 }
 
-/* Bytes that the device takes for the integers of a tensor; what stands for tokens is looked up and has none, unless
- * rows of canvases are multiplied by it. split NULL: all have integers where the device keeps them. */
+/* A tensor as the device gets it, and what for: what stands for tokens is looked up, and has no integers, unless rows
+ * of canvases are multiplied by it. */
+static weft_weight weight_of(const weft_gguf_tensor *tensor, bool canvases, unsigned *uses) {
+  const bool is_looked_up = strncmp(tensor->name, "output", 6) == 0 || strstr(tensor->name, "token_embd") != NULL ||
+                            strstr(tensor->name, ".engram_embd.") != NULL;
+  *uses = !is_looked_up ? (unsigned)WEFT_USE_MATMUL : WEFT_USE_EMBED | (canvases ? WEFT_USE_CANVASES : 0u);
+  return (weft_weight){.type = tensor->type,
+                       .n_in = (uint32_t)tensor->ne[0],
+                       .n_out = (uint32_t)tensor->ne[1],
+                       .n_mats = (uint32_t)tensor->ne[2]};
+}
+
+/* Bytes that the device takes for the integers of a tensor. split NULL: all have integers where the device keeps
+ * them. */
 static uint64_t integers_of(const weft_device *device, const weft_gguf_tensor *tensor, bool canvases,
                             const weft_split *split) {
-  const weft_weight weight = {.type = tensor->type,
-                              .n_in = (uint32_t)tensor->ne[0],
-                              .n_out = (uint32_t)tensor->ne[1],
-                              .n_mats = (uint32_t)tensor->ne[2]};
-  bool is_looked_up = strncmp(tensor->name, "output", 6) == 0 || strstr(tensor->name, "token_embd") != NULL ||
-                      strstr(tensor->name, ".engram_embd.") != NULL;
-  unsigned logits = WEFT_USE_EMBED | (canvases ? WEFT_USE_CANVASES : 0u);
-  return weft_split_integers(device, &weight, is_looked_up ? logits : WEFT_USE_MATMUL,
-                             split == NULL || weft_split_has_integers(split, tensor->name));
+  unsigned uses;
+  const weft_weight weight = weight_of(tensor, canvases, &uses);
+  return weft_split_integers(device, &weight, uses, split == NULL || weft_split_has_integers(split, tensor->name));
+}
+
+/* Bytes that a tensor, with the integers that the split gives it, takes as the device places it. */
+static uint64_t placed_bytes(weft_device *device, const weft_gguf_tensor *tensor, bool canvases,
+                             const weft_split *split) {
+  unsigned uses;
+  weft_weight weight = weight_of(tensor, canvases, &uses);
+  const bool keeps = weft_device_get_info(device)->integers, has = weft_split_has_integers(split, tensor->name);
+  if (keeps && !has) (void)weft_device_keep_integers(device, false);
+  const weft_status status = weft_share_expect(device, &weight, uses, NULL);
+  if (keeps && !has) (void)weft_device_keep_integers(device, true);
+  if (status == WEFT_OK) return weight.n_bytes;
+  const uint64_t row_bytes = weft_type_row_bytes(weft_type_find((int32_t)tensor->type)->held_as, tensor->ne[0]);
+  return row_bytes * tensor->ne[1] * tensor->ne[2] + integers_of(device, tensor, canvases, split);
 }
 
 /* Whether a tensor takes host memory alone. */
@@ -162,21 +185,15 @@ static bool lies_on_host(const weft_gguf *gguf, const weft_device *device, const
   return weft_device_reads_host_tables(device) && deepseek41_is_table(gguf, tensor->name);
 }
 
-/* split NULL: as integers_of. */
-static void count_weights(const weft_gguf *gguf, const weft_device *device, const weft_split *split, uint64_t *n_bytes,
-                          uint64_t *n_integers) {
+void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers) {
   const bool canvases = has_canvases(gguf);
   *n_bytes = *n_integers = 0;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     if (lies_on_host(gguf, device, tensor)) continue;
     *n_bytes += tensor->n_bytes;
-    *n_integers += integers_of(device, tensor, canvases, split);
+    *n_integers += integers_of(device, tensor, canvases, NULL);
   }
-}
-
-void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers) {
-  count_weights(gguf, device, NULL, n_bytes, n_integers);
 }
 
 void weft_split_count_integers(const weft_gguf *gguf, const weft_split *split, uint32_t *n_have, uint32_t *n_can) {
@@ -209,27 +226,43 @@ static bool has_ranges(const model_hyper *hyper, const weft_split *split) {
   return may && weft_shards_are_direct(&split->device[weft_split_last_place(split)], n);
 }
 
-/* Bytes that a tensor takes of the room of all shards of a part: what each has whole counts for each, and so does what
- * the first one alone has, since the others leave as much free. */
-static uint64_t bytes_in_shards(const weft_gguf_tensor *tensor, const weft_split *split, const model_hyper *hyper,
-                                bool canvases) {
-  uint32_t n_shards = weft_split_shards(split), layer = layer_of(tensor->name);
-  bool is_table = strncmp(tensor->name, "output", 6) == 0 || strcmp(tensor->name, "token_embd.weight") == 0;
-  bool is_part =
-      layer < hyper->n_layers ? is_shared_out(hyper, tensor->name, layer) : is_table && has_ranges(hyper, split);
-  return (tensor->n_bytes + integers_of(split->device[0], tensor, canvases, split)) * (is_part ? 1 : n_shards);
+/* How many equal shares, or ranges as even as can be, shards have of a tensor; 1: it is whole on each. Where there are
+ * fewer key heads than shards, several have the same. */
+static uint32_t count_shares(const weft_gguf_tensor *tensor, const weft_split *split, const model_hyper *hyper) {
+  const uint32_t n = weft_split_shards(split), layer = layer_of(tensor->name);
+  const bool is_table = strncmp(tensor->name, "output", 6) == 0 || strcmp(tensor->name, "token_embd.weight") == 0;
+  if (n == 1 || hyper == NULL) return 1;
+  if (layer >= hyper->n_layers) return is_table && has_ranges(hyper, split) ? n : 1;
+  const bool is_key = strstr(tensor->name, "attn_k.") != NULL || strstr(tensor->name, "attn_v.") != NULL;
+  if (is_key && hyper->n_kv_heads[layer] < n) return hyper->n_kv_heads[layer];
+  return is_shared_out(hyper, tensor->name, layer) ? n : 1;
 }
 
+/* Bytes that a tensor takes of a device that has it, as it lies there (an arena's piece has whole grains); of a shard,
+ * with the largest share. */
+static uint64_t bytes_on_device(const weft_gguf_tensor *tensor, const weft_split *split, const model_hyper *hyper,
+                                bool canvases) {
+  const uint64_t n_shares = count_shares(tensor, split, hyper), grain = 2 * (uint64_t)WEIGHT_ARENA_OWN;
+  weft_gguf_tensor share = *tensor;
+  uint64_t *cut = share.ne[2] > 1 ? &share.ne[2] : &share.ne[1];
+  *cut = (*cut + n_shares - 1) / n_shares;
+  const uint64_t n_bytes = placed_bytes(split->device[0], &share, canvases, split);
+  const bool has_piece = n_bytes >= WEIGHT_ARENA_OWN && !weft_device_get_info(split->device[0])->host_memory;
+  return has_piece ? weft_round_up(n_bytes, grain) : n_bytes;
+}
+
+/* Of the parts: bytes of the layers before each, and of what lies in the first and in the last one besides. */
 static void count_bytes(const weft_gguf *gguf, const weft_split *split, const model_hyper *hyper, weft_split_ask *ask,
                         uint64_t *before) {
   const bool canvases = has_canvases(gguf);
+  const uint32_t n_shards = weft_split_shards(split);
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     if (lies_on_host(gguf, split->device[0], tensor)) continue;
     uint32_t layer = layer_of(tensor->name);
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
-    uint64_t n_bytes = bytes_in_shards(tensor, split, hyper, canvases);
+    uint64_t n_bytes = bytes_on_device(tensor, split, hyper, canvases) * n_shards;
     if (layer < ask->n_layers) before[layer + 1] += n_bytes;
     if (layer != UINT32_MAX) continue;
     if (!is_head) ask->first_bytes += n_bytes;
@@ -238,20 +271,25 @@ static void count_bytes(const weft_gguf *gguf, const weft_split *split, const mo
   for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
 }
 
-uint64_t weft_split_bytes(const weft_gguf *gguf, const weft_split *split) {
+void weft_split_bytes(const weft_gguf *gguf, const weft_split *split, uint64_t *n_bytes) {
   const model_arch *arch;
   const bool canvases = has_canvases(gguf);
-  uint64_t n_bytes = 0, n_integers = 0;
-  model_hyper *hyper = weft_split_shards(split) > 1 ? weft_alloc(1, sizeof *hyper) : NULL;
-  if (hyper != NULL && model_hyper_read(gguf, &arch, hyper, NULL) == WEFT_OK) {
-    for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++)
-      n_bytes += bytes_in_shards(weft_gguf_tensor_at(gguf, i), split, hyper, canvases);
-  } else {
-    count_weights(gguf, split->device[0], split, &n_bytes, &n_integers);
-    n_bytes = (n_bytes + n_integers) * weft_split_shards(split);
+  const uint32_t n_parts = weft_split_stages(split);
+  model_hyper *hyper = weft_alloc(1, sizeof *hyper);
+  const bool known = hyper != NULL && model_hyper_read(gguf, &arch, hyper, NULL) == WEFT_OK;
+  memset(n_bytes, 0, n_parts * sizeof *n_bytes);
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
+    const bool is_head = strncmp(tensor->name, "output", 6) == 0;
+    const uint32_t layer = layer_of(tensor->name);
+    uint32_t p = is_head ? n_parts - 1 : 0;
+    if (lies_on_host(gguf, split->device[0], tensor)) continue;
+    const uint64_t own = bytes_on_device(tensor, split, known ? hyper : NULL, canvases);
+    while (layer != UINT32_MAX && p + 1 < n_parts && layer >= split->first_layer[p + 1]) p++;
+    n_bytes[p] += own;
+    if (n_parts > 1 && strcmp(tensor->name, "token_embd.weight") == 0) n_bytes[n_parts - 1] += own;
   }
   weft_free(hyper);
-  return n_bytes;
 }
 
 /* How a page is filled with a cut. */
@@ -332,18 +370,18 @@ static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, const do
                             model_hyper *hyper, uint64_t *before, bool *no_cut, page_fill *fill, weft_split *split,
                             weft_split_reason *reason, weft_error *error) {
   uint32_t n_parts = weft_split_stages(split), n_shards = weft_split_shards(split);
+  ask->n_layers = hyper->n_layers;
+  count_bytes(gguf, split, hyper, ask, before);
   if (n_shards > 1) share_heads(hyper, n_shards);
   fill->geometry = model_hyper_geometry(hyper, gguf_kv_type(gguf));
   fill->n_parts = n_parts;
   ask->empty = empty_of;
   ask->empty_self = fill;
-  ask->n_layers = hyper->n_layers;
   ask->no_cut = no_cut;
   ask->head = ratio != NULL ? 0 : hyper->n_layers / (hyper->diffusion ? 5.0 : 15.0);
   *reason = (weft_split_reason){.why = ratio != NULL ? WEFT_SPLIT_ASKED : WEFT_SPLIT_EVEN, .head = ask->head};
   for (uint32_t p = 0; p < n_parts; p++) ask->share[p] = ratio != NULL ? ratio[p] : speed != NULL ? speed[p] : 1.0;
   for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&fill->geometry, l);
-  count_bytes(gguf, split, hyper, ask, before);
   if (choose_cut(ask, before, split, reason)) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "%s: %" PRIu32 " layers, of which some must lie on one device, cannot be shared out to %" PRIu32

@@ -49,10 +49,10 @@ typedef struct weft_split_reason {
 /* Bytes of a file's weights on devices, and of the integers that the device keeps of them besides. */
 void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers);
 
-/* Bytes of both on all devices of a split: what the shards of a part have each whole counts for each, and so does what
- * the first of them alone has. split->device, n_devices and n_shards are given. A file whose keys cannot be read, or
- * for whose keys there is no memory, counts as whole on every shard. */
-uint64_t weft_split_bytes(const weft_gguf *gguf, const weft_split *split);
+/* Bytes of both, as devices place them, on the fullest device of each part of a split (n_bytes [parts]): a shard with
+ * the largest share of what shards share out, with all that each has whole, and with what the first one alone has. A
+ * file whose keys cannot be read, or for whose keys there is no memory, counts as whole on every shard. */
+void weft_split_bytes(const weft_gguf *gguf, const weft_split *split, uint64_t *n_bytes);
 
 /* Whether a tensor of a file, by its name, has integers on devices of the split that keep them. */
 bool weft_split_has_integers(const weft_split *split, const char *tensor);

@@ -438,7 +438,7 @@ static void check_card(const variant *v, const weft_runtime *rt) {
   if (strcmp(v->backend, "cuda") != 0) return;
   bool kept = weft_device_get_info(rt->devices.device[0])->integers;
   need(kept ? !v->no_integers : !v->integers, v->name, "integers, or none of them");
-  need((rt->devices.codes_alone.experts > 0) == v->in_part || (kept && v->streams), v->name, "integers, or of a part");
+  need((rt->devices.codes_alone.experts > 0) == v->in_part, v->name, "integers, or of a part");
   bool graphs = devices_keep_graphs(&rt->devices);
   need((g.launches > 0) == graphs, v->name, graphs ? "no graph was launched" : "graphs were launched");
   need((w.n_bytes_host > 0) == v->streams, v->name,
@@ -719,10 +719,10 @@ static void run_in_shards(const char *backend) {
   eight = false;
 }
 
-/* With experts in host memory one card has no integers of weights, and shards may have a part: the same bits. */
+/* With experts in host memory no weight has integers, on one card and in shards: the same bits. */
 static void play_from_host_in_eight_bits(const char *name) {
   variant v = {name, "cuda", 32 << 20, 512, 16, 2, .order = 2, .no_arena = true, .streams = true};
-  v.no_integers = !by_tensor, v.device_bytes = least_bytes(&v);
+  v.no_integers = true, v.device_bytes = least_bytes(&v);
   play_and_compare(&v);
 }
 

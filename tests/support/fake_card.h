@@ -90,9 +90,9 @@ typedef struct fake_card {
   fake_room room;
   expert_slots slots;
   uint8_t *staging;
-  uint64_t slot_bytes, n_fetched;
-  uint32_t n_experts, n_pending, n_integers; /* the last: weights that were placed with integers */
-  fake_move pending[EXPERT_SLOTS];           /* copies that nobody has waited for yet */
+  uint64_t slot_bytes, n_fetched, n_bytes_integers; /* the last: of weights that were placed */
+  uint32_t n_experts, n_pending, n_integers;        /* the last: weights that were placed with integers */
+  fake_move pending[EXPERT_SLOTS];                  /* copies that nobody has waited for yet */
   struct {
     const weft_weight *of;
     weft_weight copy; /* in a slot */
@@ -301,7 +301,6 @@ static inline weft_status fake_follow(weft_device *device, weft_device *other, u
 }
 
 #include "tests/support/fake_experts.h"
-
 /* A byte for each element of a quantised weight that is not looked up; another for soft embeddings of canvases. */
 static inline uint64_t fake_integers_bytes(const weft_weight *weight, unsigned uses) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
@@ -315,6 +314,7 @@ static inline weft_status fake_weight(weft_device *device, weft_weight *weight, 
   if (++card->n_allocs == card->fail_alloc) return weft_fail(error, WEFT_E_NO_MEMORY, "the fake card is full");
   weft_status status = card->ref->calls->weight(card->ref, weight, file_bytes, uses, error);
   card->n_integers += device->info.integers && fake_integers_bytes(weight, uses) > 0;
+  card->n_bytes_integers += weft_device_integers_bytes(device, weight, uses);
   card->n_alive += status == WEFT_OK;
   if (status != WEFT_OK || uses != WEFT_USE_EXPERTS || !card->streams) return status;
   uint64_t n_bytes = weight_file_bytes(weight);
