@@ -5,8 +5,9 @@
 #
 #   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q] [-s] [-t] [-e SECONDS] [-n CARDS] [-w PART]...
 #     -p  folder with weft, libweft-cuda.so, bench_device_ops, bench_graph_mix and the tests named below (and lib/ with shared libraries that
-#         the machine lacks, racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo, and without-NAME/ with
-#         modules that lack one wait between streams); without it the tree is built here, which needs cmake and nvcc
+#         the machine lacks, racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo, without-NAME/ with
+#         modules that lack one wait between streams, and beside libweft-cuda-portable.so of PTX of 8.0 alone
+#         portable-90/libweft-cuda-portable.so of PTX of 9.0 (-DWEFT_CUDA_ARCHITECTURES=90-real)); without it the tree is built here, which needs cmake and nvcc
 #     -m  a model, as bench/synthetic_gguf.py writes it (diffusion-gemma-26b for the targets; qwen3-30b-a3b, llama-2-7b and the others
 #         are measured without canvases and floors); without it only tests and single ops are run
 #     -o  folder of the results [bench/results/device]
@@ -23,6 +24,7 @@
 #         parts, likewise, with -n 4 or 8: the model on one card, and with its layers in two parts, each on half of CARDS, in turns, twice; at most 6 minutes, after
 #         the answers were compared
 #     -n  how many cards split, replicas and parts take: 2, 4 or 8 [2]
+#         portable, which only runs where it is named: decode by the portable set, of each module that is there, in turns, twice
 #         graph_mix, which only runs where it is named: steps as graphs beside the same steps call by call, bit for bit, and what a difference
 #         depends on (bench/graph_mix.c); with a file of 18 GB a minute. It exits with 1 where there is a difference
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
@@ -70,13 +72,34 @@ code=$(python3 bench/machine_code.py --whole "$prebuilt/libweft-cuda.so" | awk '
 facts="\"device\":\"$device\",\"cards\":$n_cards,\"date\":\"$(date -I)\",\"commit\":\"$commit\",\"machine_code\":\"$code\""
 small='"model":{"none":"files of the tree at that commit"},"runs":1,"spread":null' # of a test
 export WEFT_COMMIT=$commit
+# A portable module alone beside programs, so that they open no other: portable_alone NAME MODULE
+portable_alone() {
+  local program
+  mkdir -p "$prebuilt/$1-alone" && cp "$2" "$prebuilt/$1-alone/libweft-cuda-portable.so"
+  # shellcheck disable=SC2086 # a list of names
+  for program in weft $(printf 'test_%s ' $kernel_tests golden_model_parity golden_model_laws prop_model_equalities prop_scheduler_equalities); do
+    [ ! -e "$prebuilt/$program" ] || cp "$prebuilt/$program" "$prebuilt/$1-alone/"
+  done
+}
+sets='' # of portable modules: portable, of PTX of 8.0 alone in a build for others, and portable90
+[ ! -e "$prebuilt/libweft-cuda-portable.so" ] || { portable_alone portable "$prebuilt/libweft-cuda-portable.so" && sets=portable; }
+[ ! -e "$prebuilt/portable-90/libweft-cuda-portable.so" ] || { portable_alone portable90 "$prebuilt/portable-90/libweft-cuda-portable.so" && sets="$sets portable90"; }
+# Of what set a record is, by its name, and what the driver made its code of: tell_set NAME
+tell_set() {
+  local name=${1%%_*} folder=$prebuilt
+  case $name in portable | portable90) folder=$prebuilt/$name-alone ;; *) name=hopper ;; esac
+  printf '"set":"%s","built_for":"%s"' "${name%90}" "$(built_for "$folder")"
+}
+built_for() { # FOLDER: what code its module has, as 80-virtual: PTX of 8.0
+  "$1/weft" --version | sed -n 's/^cuda  .*built for //p' | head -1
+}
 
 # judge NAME LOG CODE SECONDS COMMAND: one line for people, one record; a skipped test is a failure here, where the card is.
 judge() {
   local result=passed
   [ "$3" = 0 ] || result="FAILED"
   if [ "$3" = 77 ]; then result='FAILED (skipped)'; fi
-  printf '{"work":"%s","result":"%s","seconds":%d,"command":"%s",%s,%s}\n' "$1" "$result" "$4" "$5" "$facts" "$small" >>"$out/tests.jsonl"
+  printf '{"work":"%s","result":"%s","seconds":%d,"command":"%s",%s,%s,%s}\n' "$1" "$result" "$4" "$5" "$(tell_set "$1")" "$facts" "$small" >>"$out/tests.jsonl"
   echo "$result  $1"
   [ "$3" = 0 ] || { grep -E 'ERROR|FAILED|skipped' "$2" | head -5 || true; failed=1; }
 }
@@ -105,16 +128,12 @@ begin_long() {
   done
   begin "$2prop_model_equalities" "$1test_prop_model_equalities" 3 1 cuda &
 }
-# The portable set, from its PTX: the kernel tests ask for it, and the models' get it where no other module lies beside them.
+# The portable set, of one module: test_portable_set NAME
 test_portable_set() {
-  local name alone=$prebuilt/portable-alone
-  for name in $kernel_tests; do begin "portable_$name" "test_$name" quick '*' 0/1 set=portable & done
-  mkdir -p "$alone" && cp "$prebuilt/libweft-cuda-portable.so" "$alone/"
-  for name in golden_model_parity golden_model_laws prop_model_equalities prop_scheduler_equalities; do
-    cp "$prebuilt/test_$name" "$alone/"
-  done
-  begin portable_golden_model_parity portable-alone/test_golden_model_parity &
-  begin_long portable-alone/ portable_
+  local name
+  for name in $kernel_tests; do begin "$1_$name" "$1-alone/test_$name" quick '*' 0/1 set=portable & done
+  begin "$1_golden_model_parity" "$1-alone/test_golden_model_parity" &
+  begin_long "$1-alone/" "$1_"
   wait
 }
 # A module that lacks a wait must be caught: else the test of the order between streams proves nothing.
@@ -147,7 +166,7 @@ if [ $tests = yes ]; then
   begin prop_api_equalities test_prop_api_equalities --backend cuda &
   begin_long '' ''
   wait
-  [ ! -e "$prebuilt/libweft-cuda-portable.so" ] || test_portable_set
+  for name in $sets; do test_portable_set "$name"; done
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
   begin fault_api_full_card test_fault_api_full_card           # alone: it fills the card
@@ -158,24 +177,32 @@ if [ $tests = yes ]; then
   for file in model/demo/weft-demo.gguf model/demo/weft-demo-ar.gguf tests/golden/models/dg-mxfp4.gguf; do check_model "$file" 30; done
 fi
 
-# The demo model's answers, judged, on both backends: within one point.
+# The demo model's answers, judged, on the cpu, by Hopper's set and by each portable module: within one point.
 evaluate() {
-  local on
-  for on in cpu cuda; do
-    timeout 300 "$prebuilt/weft" eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --backend $on -q --json \
-      >"$out/eval-$on.json" 2>"$out/eval-$on.log" || echo "weft eval on $on: exit code $?"
+  local on folder by
+  for on in cpu cuda $sets; do
+    folder=$prebuilt by="--backend $on"
+    case $on in portable*) folder=$prebuilt/$on-alone by='--backend cuda --isa portable' ;; esac
+    # shellcheck disable=SC2086 # options and their values
+    timeout 300 "$folder/weft" eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl $by -q --json \
+      >"$out/eval-$on.json" 2>"$out/eval-$on.log" || echo "weft eval by $on: exit code $?"
   done
-  python3 - "$out/eval-cpu.json" "$out/eval-cuda.json" <<'PY'
+  # shellcheck disable=SC2086 # a list of names
+  python3 - "$out" cuda $sets <<'PY'
 import json, sys
-cpu, cuda = (json.load(open(path)) for path in sys.argv[1:])
-worst = 0.0
-for kind, name in ('exact', 'one right answer'), ('many', 'many right answers'):
-    for way in 'ar', 'diffusion':
-        a, b = 100 * cpu[kind][way], 100 * cuda[kind][way]
-        worst = max(worst, abs(a - b))
-        print(f'evaluation, {name:18s} {way:9s} n {cpu[kind]["n"]}: cpu {a:5.1f} %, cuda {b:5.1f} %')
-print('passed  evaluation' if worst <= 1.0 and cpu['passed'] and cuda['passed'] else f'FAILED  evaluation: {worst:.2f} points apart')
-sys.exit(worst > 1.0 or not cpu['passed'] or not cuda['passed'])
+out, cards = sys.argv[1], sys.argv[2:]
+cpu, failed = json.load(open(f'{out}/eval-cpu.json')), False
+for on in cards:
+    card, worst = json.load(open(f'{out}/eval-{on}.json')), 0.0
+    for kind, name in ('exact', 'one right answer'), ('many', 'many right answers'):
+        for way in 'ar', 'diffusion':
+            a, b = 100 * cpu[kind][way], 100 * card[kind][way]
+            worst = max(worst, abs(a - b))
+            print(f'evaluation, {name:18s} {way:9s} n {cpu[kind]["n"]}: cpu {a:5.1f} %, {on} {b:5.1f} %')
+    passed = worst <= 1.0 and cpu['passed'] and card['passed']
+    failed = failed or not passed
+    print(f'passed  evaluation by {on}' if passed else f'FAILED  evaluation by {on}: {worst:.2f} points apart')
+sys.exit(failed)
 PY
 }
 [ $tests = no ] || evaluate || failed=1
@@ -219,7 +246,9 @@ sanitize() {
   cp "$prebuilt"/test_kernels_* "$checked/" # they open the module beside them
   [ "$n_cards" = 1 ] || sanitized_sums &
   for part in $kernel_tests; do sanitized "$prebuilt" memcheck "${part#kernels_}" 'test_*' 0/1 & done
-  [ ! -e "$prebuilt/libweft-cuda-portable.so" ] || sanitized "$prebuilt" memcheck kernels_matmul test_products 0/1 set=portable &
+  for part in kernels_matmul:test_products 'kernels_ops:test_*' 'kernels_fused:test_*' kernels_head:test_meaning; do
+    [[ " $sets " != *" portable "* ]] || sanitized "$prebuilt/portable-alone" memcheck "${part%%:*}" "${part#*:}" 0/1 set=portable &
+  done
   for part in 0/4 1/4 2/4 3/4; do sanitized "$checked" racecheck kernels_attention test_parity $part & done
   sanitized "$checked" racecheck kernels_canvas 'test_*' 0/9 &
   sanitized "$checked" racecheck kernels_experts test_parts 0/1 &
@@ -254,8 +283,8 @@ bench() { # part, name of the run, what and options; limit: seconds
   [[ -z $parts || " $parts " == *" $1 "* ]] || return 0
   [ $SECONDS -lt "$seconds" ] || { echo "left out $run: $SECONDS s are over"; return 0; }
   shift 2
-  echo "weft bench $* --backend cuda" >"$out/$run.command"
-  timeout "${limit:-110}" "$prebuilt/weft" bench "$@" -m "$model" --backend cuda -q --json >"$out/$run.rows" 2>"$out/$run.log" ||
+  echo "weft bench $* --backend cuda${module:+ (module built for $module)}" >"$out/$run.command"
+  timeout "${limit:-110}" "${program:-$prebuilt/weft}" bench "$@" -m "$model" --backend cuda -q --json >"$out/$run.rows" 2>"$out/$run.log" ||
     echo "stopped: $run: $(tail -1 "$out/$run.log")"
   echo "$run: $((SECONDS - start)) s"
 }
@@ -337,6 +366,16 @@ replicas() {
 [[ " $parts " != *" split "* ]] || split || failed=1
 [[ " $parts " != *" replicas "* ]] || replicas || failed=1
 [[ " $parts " != *" parts "* ]] || parts_of_shards || failed=1
+portable() {
+  local turn name program module
+  for turn in 1 2; do
+    for name in $sets; do
+      program=$prebuilt/$name-alone/weft module=$(built_for "$prebuilt/$name-alone")
+      bench portable "$name-$turn" model sequences --isa portable --n-prompt 512 --kv-mib 16384 -c 1024 --running 32 --n-generate 24 --repeat 1
+    done
+  done
+}
+[[ " $parts " != *" portable "* ]] || portable
 graph_mix() {
   local code=0
   timeout 400 "$prebuilt/bench_graph_mix" "$model" cuda >"$out/graph_mix.log" 2>&1 || code=$?

@@ -8,8 +8,8 @@
     CARD  as weft plan --card takes it; MODEL and TYPES as bench/synthetic_gguf.py takes them
 
 For each it asks the plan for the pool of so many users, gives weft that pool (`weft bench room`), lets them all run to their end at
-once, and watches what the process takes of the card's memory all the while: it must stay below the memory of the small card. A
-JSON object a line; exit status 1 if a promise was not kept. The speed is that of the large card, so none is told.
+once, and watches what the process takes of the card's memory all the while: it must stay below the memory of the small card. A step has
+the rows that it would have there (a large card with much room left takes larger ones, and more memory for them). A JSON object a line; exit status 1 if a promise was not kept. The speed is that of the large card, so none is told.
 """
 import argparse
 import json
@@ -69,7 +69,7 @@ def judge(options, case):
         subprocess.run([sys.executable, os.path.join(HERE, "synthetic_gguf.py"), model, types, file], check=True, stdout=subprocess.DEVNULL)
     plan = ask_json([weft, "plan", file, "--card", card, "--users", users, "--prompt", prompt, "--answer", answer, "--json"])
     run = [weft, "bench", "room", "-m", file, "--backend", options.backend, "--kv-mib", str(plan["kv_mib"]), "-c", str(plan["context"]),
-           "--running", users, "-q", "--json"]
+           "--running", users, "--rows", str(plan["rows"]), "-q", "--json"]
     if options.set != "-":
         run += ["--isa", options.set]
     rows, most = run_watched(run)

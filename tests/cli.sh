@@ -111,6 +111,7 @@ expect 1 'raise the limit (ulimit -n' bash -c "ulimit -n 20; '$weft' doctor --po
 expect 2 'no option is named' "$weft" doctor --rowz 1
 expect 0 'weft serve -m model/demo/weft-demo.gguf --kv-mib' "$weft" plan $demo --users 16
 expect 0 '"fits":true' "$weft" plan $demo --card h200 --json
+expect 0 '"rows":2048' "$weft" plan $demo --card rtx-4090 --json
 expect 0 'predicted: the portable set' "$weft" plan $demo --card rtx-4090
 expect 0 '"set":"portable"' "$weft" plan $demo --card all --json
 expect 0 'predicted but for sm_90' "$weft" plan $demo --card all

@@ -101,9 +101,9 @@ static void write_json(const char *path, const weft_file_facts *f, const plan_ca
                    ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64
                    ",\"kept_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64 ",\"user_bytes\":%" PRIu64
                    ",\"pool_bytes\":%" PRIu64 ",\"kv_mib\":%" PRIu64
-                   ",\"context\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s,\"set\":",
+                   ",\"context\":%u,\"rows\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s,\"set\":",
                    card->memory_bytes, f->weight_bytes, card->capability > 0 ? f->table_bytes : 0, r->weight_bytes,
-                   r->reserve_bytes, r->user_bytes, r->pool_bytes, r->kv_mib, need->n_prompt + need->n_answer,
+                   r->reserve_bytes, r->user_bytes, r->pool_bytes, r->kv_mib, need->n_prompt + need->n_answer, r->rows,
                    need->users, r->streams, r->has_kernels ? "true" : "false", r->fits ? "true" : "false");
   weft_json_words(out, r->set < CARD_SETS ? card_sets[r->set].name : "none");
   const struct {
