@@ -8,7 +8,7 @@
     CARD  as weft plan --card takes it; MODEL and TYPES as bench/synthetic_gguf.py takes them
 
 For each it asks the plan for the pool of so many users, gives weft that pool (`weft bench room`), lets them all run to their end at
-once, and watches what the process takes of the card's memory all the while: it must stay below the memory of the small card. A step has
+once, and watches what the process takes of the card's memory all the while: it must stay below what the plan said and the memory of the small card. A step has
 the rows that it would have there (a large card with much room left takes larger ones, and more memory for them). A JSON object a line; exit status 1 if a promise was not kept. The speed is that of the large card, so none is told.
 """
 import argparse
@@ -76,11 +76,11 @@ def judge(options, case):
     if most == 0:
         sys.exit("nvidia-smi does not tell what a process has of the card")
     at_once = {row["work"]: row["measured"] for row in rows if row["work"].endswith("at once")}
-    mib = plan["memory_bytes"] >> 20
-    kept = plan["fits"] and at_once.get("sequences at once", 0) >= int(users) and most <= mib
+    mib, planned = plan["memory_bytes"] >> 20, (plan["kept_bytes"] + plan["reserve_bytes"] + plan["pool_bytes"]) >> 20
+    kept = plan["fits"] and at_once.get("sequences at once", 0) >= int(users) and most <= min(mib, planned)
     print(json.dumps({"card": plan["card"], "card_mib": mib, "model": {"made_by": f"bench/synthetic_gguf.py {model} {types}"}, "users": int(users),
                       "prompt": int(prompt), "answer": int(answer), "kv_mib": plan["kv_mib"], "weights_mib": plan["weight_bytes"] >> 20,
-                      "planned_mib": (plan["weight_bytes"] + plan["reserve_bytes"] + plan["pool_bytes"]) >> 20, "taken_mib": most,
+                      "planned_mib": planned, "taken_mib": most,
                       "at_once": at_once, "kept": kept, "command": " ".join(os.path.basename(word) for word in run)}), flush=True)
     return kept
 

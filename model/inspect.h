@@ -41,6 +41,8 @@ typedef struct weft_file_facts {
   uint64_t embedding_bytes; /* of these, tables that a token reads one row of, and no product reads */
   uint64_t table_bytes;     /* of these, what a card leaves in host memory (WEFT_USE_TABLE) */
   weft_more_bytes on_host, on_card;
+  uint64_t
+      between_bytes; /* that stay empty between weights on a card, or are steps of products of 8 bits beside them */
   uint64_t n_expert_weights, n_other_weights; /* numbers in products: of routed experts, of all but these two kinds */
   weft_kv_geometry geometry;
   weft_kv_layout layout; /* of one device */

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/round.h"
+#include "kernels/arena.h"
 #include "model/inspect.h"
 #include "model/models.h"
 #include "model/text/chat.h"
@@ -235,8 +237,19 @@ static uint64_t more_of(const weft_gguf_tensor *t, bool on_card) {
   return kept > t->n_bytes ? kept - t->n_bytes : 0;
 }
 
+/* What lies on a card beside a tensor's own bytes: a header, steps of products of 8 bits, and the end of the pieces of
+ * 2 MiB that a large weight has to itself (kernels/arena.h). */
+static uint64_t between_of(const weft_gguf_tensor *t) {
+  const uint64_t header = 256, step_bytes = 2, span = 256, n_rows = t->ne[1] * t->ne[2] * t->ne[3];
+  const bool has_steps = t->type != WEFT_TYPE_F32 && n_rows > 1;
+  const uint64_t n_steps = has_steps ? (t->ne[0] + span - 1) / span * n_rows : 0;
+  const uint64_t own = t->n_bytes + more_of(t, true), whole = own + header + step_bytes * n_steps;
+  return (whole < WEIGHT_ARENA_OWN ? whole : weft_round_up(whole, 2 * (uint64_t)WEIGHT_ARENA_OWN)) - own;
+}
+
 static void count_weights(const inspect_report *r, weft_file_facts *f) {
   const weft_gguf *gguf = r->gguf;
+  f->between_bytes = WEIGHT_ARENA_CHUNK; /* the end of the last one that small weights share */
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *t = weft_gguf_tensor_at(gguf, i);
     if (r->keys == WEFT_OK && is_left_out(&r->hyper, t)) continue;
@@ -245,6 +258,7 @@ static void count_weights(const inspect_report *r, weft_file_facts *f) {
     f->weight_bytes += t->n_bytes;
     *(of_experts ? &f->on_host.experts : &f->on_host.others) += more_of(t, false);
     *(of_experts ? &f->on_card.experts : &f->on_card.others) += is_table ? 0 : more_of(t, true);
+    f->between_bytes += is_table ? 0 : between_of(t);
     if (of_experts) {
       f->expert_bytes += t->n_bytes;
       f->n_expert_weights += n;

@@ -74,6 +74,12 @@ static void write_text(const char *path, const weft_file_facts *f, const plan_ca
   weft_text_printf(out,
                    "users    %u at once: --kv-mib %" PRIu64 "; with weights and about %.1f GiB for the rest %.2f GiB\n",
                    need->users, r->kv_mib, gib_of(r->reserve_bytes), gib_of(whole));
+  if (card->capability > 0)
+    weft_text_printf(out,
+                     "rest     driver and code %.2f GiB, beside weights %.2f, activations of %u rows %.2f, slots and "
+                     "head %.2f\n",
+                     gib_of(r->reserve.driver), gib_of(r->reserve.between), r->rows, gib_of(r->reserve.steps),
+                     gib_of(r->reserve.slots));
   if (r->rows > r->rows_beside)
     weft_text_printf(out, "steps    of %u rows beside streams, of %u while there are none: %.1f GiB of the rest\n",
                      r->rows_beside, r->rows, gib_of(r->rows_bytes));
@@ -99,12 +105,14 @@ static void write_json(const char *path, const weft_file_facts *f, const plan_ca
   weft_json_words(out, card->title);
   weft_text_printf(out,
                    ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64
-                   ",\"kept_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64 ",\"user_bytes\":%" PRIu64
-                   ",\"pool_bytes\":%" PRIu64 ",\"kv_mib\":%" PRIu64
+                   ",\"kept_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64 ",\"driver_bytes\":%" PRIu64
+                   ",\"between_bytes\":%" PRIu64 ",\"step_bytes\":%" PRIu64 ",\"slot_bytes\":%" PRIu64
+                   ",\"user_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64 ",\"kv_mib\":%" PRIu64
                    ",\"context\":%u,\"rows\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s,\"set\":",
                    card->memory_bytes, f->weight_bytes, card->capability > 0 ? f->table_bytes : 0, r->weight_bytes,
-                   r->reserve_bytes, r->user_bytes, r->pool_bytes, r->kv_mib, need->n_prompt + need->n_answer, r->rows,
-                   need->users, r->streams, r->has_kernels ? "true" : "false", r->fits ? "true" : "false");
+                   r->reserve_bytes, r->reserve.driver, r->reserve.between, r->reserve.steps, r->reserve.slots,
+                   r->user_bytes, r->pool_bytes, r->kv_mib, need->n_prompt + need->n_answer, r->rows, need->users,
+                   r->streams, r->has_kernels ? "true" : "false", r->fits ? "true" : "false");
   weft_json_words(out, r->set < CARD_SETS ? card_sets[r->set].name : "none");
   const struct {
     const char *name;

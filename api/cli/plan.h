@@ -33,16 +33,25 @@ typedef struct plan_rates {
   double canvas_ms; /* of a step with a canvas of every user; 0: none */
 } plan_rates;
 
+/* What takes memory besides weights and pool. */
+typedef struct plan_reserve {
+  uint64_t driver;  /* the context and the code of a card */
+  uint64_t between; /* between weights, and steps beside them */
+  uint64_t steps;   /* activations of steps */
+  uint64_t slots;   /* of users, and the head's */
+} plan_reserve;
+
 typedef struct plan_result {
   uint64_t page_bytes, user_bytes; /* of a page; of keys and values of one user */
   uint64_t weight_bytes;           /* as they are kept there, which may be more than in the file */
   uint64_t room_bytes;             /* that weights and reserve leave */
   uint64_t pool_bytes, kv_mib;     /* for all users */
-  uint64_t reserve_bytes;          /* activations, slots, driver */
-  uint64_t rows_bytes;             /* of these, what the largest steps take beyond those beside streams */
-  uint32_t rows, rows_beside;      /* of a step (api/step_rows.h) */
-  uint32_t streams;                /* users that fit at once in room_bytes */
-  uint32_t set;                    /* the kernel set of the card (card_sets.h); CARD_SETS: none, as of a processor */
+  uint64_t reserve_bytes;          /* of all of reserve; on a processor nothing is said of its parts */
+  plan_reserve reserve;
+  uint64_t rows_bytes;        /* of these, what the largest steps take beyond those beside streams */
+  uint32_t rows, rows_beside; /* of a step (api/step_rows.h) */
+  uint32_t streams;           /* users that fit at once in room_bytes */
+  uint32_t set;               /* the kernel set of the card (card_sets.h); CARD_SETS: none, as of a processor */
   bool fits, has_kernels;
   double decode_floor, canvas_floor_ms; /* 0: not known; no canvases */
   plan_rates exact, fast;               /* with products of 16 and of 8 bits */

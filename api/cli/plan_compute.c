@@ -33,14 +33,28 @@ static weft_status count_pages(const weft_file_facts *file, uint32_t n_tokens, u
   return WEFT_OK;
 }
 
-/* Activations of a step for which somebody waits, slots, the program or the driver: docs/models.md says about 1 GiB.
- * On a card the packed weights take up to 2.2 % more than the file's besides, and a model with canvases the room of
- * their statistics (bench/results/small-cards.json). A file that is smaller than that has smaller ones, too. */
-static uint64_t reserve_of(const weft_file_facts *file, const plan_card *card) {
-  const uint64_t gib = (uint64_t)1 << 30;
-  uint64_t own = file->weight_bytes * 4, most = gib;
-  if (card->capability > 0) most = gib * 3 / 2 + file->weight_bytes / 40 + (file->canvas_length > 0 ? gib : 0);
-  return own < most ? own : most;
+enum { DRIVER_MIB = 640, HEAD_MIB = 192, CANVAS_HEAD_MIB = 512 };
+
+/* A processor's steps, slots and program take about 1 GiB; those of a file that is smaller less. A card's are counted,
+ * by what was measured on an H200 (bench/results/small-cards.json): a context alone took 527 MiB there, with the code
+ * and the first graphs 592; a slot has a number for each token of the vocabulary, and for each token of its canvas
+ * 11 KiB. Hopper's set also keeps an embedding of canvases as integers, and has statistics of three times as many
+ * rows. */
+static void set_reserve(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r) {
+  const uint64_t mib = (uint64_t)1 << 20, own = file->weight_bytes * 4, slot = 5ull * file->n_vocab;
+  const bool canvases = file->canvas_length > 0, hopper = card->capability == 90;
+  r->rows_bytes = (r->rows - r->rows_beside) * step_rows_bytes(file->n_hidden);
+  if (card->capability == 0) {
+    r->reserve_bytes = (own < 1024 * mib ? own : 1024 * mib) + r->rows_bytes;
+    return;
+  }
+  r->reserve = (plan_reserve){.driver = DRIVER_MIB * mib,
+                              .between = file->between_bytes,
+                              .steps = r->rows * step_rows_bytes(file->n_hidden),
+                              .slots = HEAD_MIB * mib + need->users * (slot + file->canvas_length * 11ull * 1024)};
+  if (canvases) r->reserve.slots += CANVAS_HEAD_MIB * mib * (hopper ? 2 : 1);
+  if (canvases && hopper) r->reserve.slots += (uint64_t)file->n_vocab * file->n_hidden;
+  r->reserve_bytes = r->reserve.driver + r->reserve.between + r->reserve.steps + r->reserve.slots;
 }
 
 static weft_status plan_room(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *r,
@@ -62,8 +76,7 @@ static weft_status plan_room(const weft_file_facts *file, const plan_card *card,
   uint64_t used = file->weight_bytes + (r->kv_mib << 20);
   uint64_t left = card->memory_bytes > used ? card->memory_bytes - used : 0;
   r->rows = step_rows_choose(0, host_memory, left, need->users).most;
-  r->rows_bytes = (r->rows - r->rows_beside) * step_rows_bytes(file->n_hidden);
-  r->reserve_bytes = reserve_of(file, card) + r->rows_bytes;
+  set_reserve(file, card, need, r);
   uint64_t taken = file->weight_bytes + r->reserve_bytes;
   r->room_bytes = card->memory_bytes > taken ? card->memory_bytes - taken : 0;
   uint64_t n_room = r->room_bytes / r->page_bytes;
