@@ -3,9 +3,10 @@
  * many queries and flash decoding of up to sixteen, by one text. The numerics are those of attention.cuh.
  *
  *   block     some queries of an item: 64 of them, of heads of 512 it is 32, in decoding 16; there it has half of the
- *             dimensions of out of such heads, so that there are more blocks
+ *             dimensions of out of such heads, so that there are more blocks, and of those of 256 where items are few
  *   stages    a ring of 16 KiB each, which all threads copy (tile.cuh): of every tile of 128 keys first the keys, 64
- *             dimensions at a time, then the values, some keys at a time
+ *             dimensions at a time, then the values, some keys at a time. Keys that are older than the step are asked
+ *             for before the inputs are there
  *   warps     ROWS groups of them share the queries, 16 M each; in a group a warp has an equal share of a tile's keys
  *             when scores are made, and of the dimensions when values are added. The warps of a group tell one another
  *             the largest scores and the weights through shared memory */
@@ -308,20 +309,24 @@ static __device__ __forceinline__ void store_sums(const attention_kernel_args &k
 
 template <class S, bool SINKS>
 static __device__ __forceinline__ void attend(const attention_kernel_args &k, const attention_block<S> &b) {
+  constexpr uint32_t n_ahead = (S::STAGES - 2) / (S::key_stages + S::value_stages) + 1; /* tiles that are begun */
   attention_sums<S> s;
   copy_place at = {b.base, 0, 0, 0};
+  bool is_old = b.base + n_ahead * TILE <= b.segment.n_old; /* and may be read before the inputs are there */
   look_up(k, b, b.base, 0);
   open_sums(k, b, s);
-  load_queries<S::D, S::queries, THREADS>(
-      k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
-        *(uint2 *)(void *)(b.m->q + row * S::row_bytes + ((piece / 2) ^ (row & 7)) * 16 + piece % 2 * 8) = x;
-      });
+  if (!is_old) wait_for_prior_grids();
   __syncthreads();
 #pragma unroll 1
   for (uint32_t i = 0; i + 1 < S::STAGES; i++) {
     copy_next(k, b, at);
     __syncthreads(); /* for the keys of a tile that the ring reaches before the first step */
   }
+  if (is_old) wait_for_prior_grids();
+  load_queries<S::D, S::queries, THREADS>(
+      k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
+        *(uint2 *)(void *)(b.m->q + row * S::row_bytes + ((piece / 2) ^ (row & 7)) * 16 + piece % 2 * 8) = x;
+      });
   float scale = k.op.scale * 1.44269504088896f;
   uint32_t slot = 0;
   auto next_stage = [&]() {
@@ -358,7 +363,7 @@ static __device__ __forceinline__ void attend(const attention_kernel_args &k, co
 template <class S, bool SINKS>
 static __global__ void __launch_bounds__(THREADS, 1)
     attention_kernel(const __grid_constant__ attention_kernel_args k, uint32_t n_parts) {
-  launch_dependents_and_wait();
+  launch_dependent_grids();
   extern __shared__ __align__(1024) uint8_t memory[];
   attention_block<S> b;
   uint32_t at = blockIdx.x / S::slices, sub = at % n_parts * S::queries;
@@ -407,6 +412,8 @@ weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, u
 }
 
 weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args *args) {
+  /* Where multiprocessors would have no item, two blocks share the dimensions of out. */
+  bool halves = 2 * args->n_items * args->op.kv.n_kv_heads <= d->n_multiprocessors;
   switch (args->op.kv.head_dim) {
     case 64:
       args->op.sinks != NULL ? start<attention_shape<64, 1, 1, 4>, true>(d, args, DECODE_QUERIES)
@@ -416,7 +423,8 @@ weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args 
       start<attention_shape<128, 1, 1, 4>>(d, args, DECODE_QUERIES);
       break;
     case 256:
-      start<attention_shape<256, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      halves ? start<attention_shape<256, 1, 1, 5, 128>>(d, args, DECODE_QUERIES)
+             : start<attention_shape<256, 1, 1, 4>>(d, args, DECODE_QUERIES);
       break;
     default:
       start<attention_shape<512, 1, 1, 4>>(d, args, DECODE_QUERIES);

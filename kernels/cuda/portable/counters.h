@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters of blocks that wait for others of their kernel, in memory of the card: zero before a kernel and after it.
+/* Counters and words of blocks that wait for others of their kernel, in memory of the card: zero before a kernel and
+ * after it (counters.cuh).
  *
  * Law: kernels of two devices may run at the same time, also on one card, so each device that was opened has a number,
  * and with it counters of its own. A device that lies where another one lay gets the number of that one, whose kernels

@@ -11,11 +11,13 @@
  * A block asks for all of its keys or values at once, so each waits for memory once. Blocks that make scores come first
  * and wait for no other one; those that add values ask for them, and then wait until the scores of their item and key
  * head are counted, in memory of the card that is zero before and after. */
-#include "kernels/cuda/portable/counters.h"
+#include "kernels/cuda/portable/counters.cuh"
 #include "kernels/cuda/portable/decode_tiles.h"
 #include "kernels/cuda/portable/tile.cuh"
 
 enum { THREADS = 128, WARPS = 4, GROUP = 64, GROUPS = CHUNK / GROUP, TILES = CHUNK / TILE };
+enum { WARP_KEYS = GROUP / WARPS, MOSTS = CHUNK / WARP_KEYS /* of a row */ };
+static_assert(DECODE_TILES_FLOATS == DECODE_QUERIES * (CHUNK + MOSTS), "scratch");
 enum { COUNTED = 512 /* items and key heads that are counted */, VALUES_WAITED = 1 << 16 /* of a block of values */ };
 enum { VALUE_DIMS = 32, VALUE_PIECES = VALUE_DIMS / 8, WEIGHT_BYTES = 2 * TILE, NO_PAGE = -1 };
 
@@ -43,22 +45,10 @@ static __device__ __forceinline__ bool find_place(const attention_kernel_args &k
 
 static __device__ uint32_t blocks_ended[COUNTED_DEVICES][COUNTED];
 
-/* Counts a block's scores, which all of its threads have stored. */
-static __device__ __forceinline__ void count_scores(uint32_t *ended) {
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) atomicAdd(ended, 1);
-}
-
-/* Waits for the scores of n_blocks blocks. The last of n_waiting blocks that have waited puts the counter back. */
-static __device__ __forceinline__ void wait_for_scores(uint32_t *ended, uint32_t n_blocks, uint32_t n_waiting) {
-  if (threadIdx.x == 0) {
-    uint32_t n;
-    do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(ended) : "memory");
-    } while (n % VALUES_WAITED < n_blocks);
-    if (atomicAdd(ended, VALUES_WAITED) / VALUES_WAITED + 1 == n_waiting) *ended = 0;
-  }
+/* Waits for the scores of n_blocks blocks. */
+static __device__ __forceinline__ void wait_for_scores(const uint32_t *ended, uint32_t n_blocks) {
+  if (threadIdx.x == 0)
+    while (counted(ended) % VALUES_WAITED < n_blocks) continue;
   __syncthreads();
 }
 
@@ -66,6 +56,11 @@ static __device__ __forceinline__ void wait_for_scores(uint32_t *ended, uint32_t
 static __device__ __forceinline__ float *scores_of(const attention_kernel_args &k, uint32_t number) {
   uint64_t n_part = (k.part_stride * k.op.kv.n_kv_heads + 3) / 4 * 4;
   return k.part + n_part + (uint64_t)number * DECODE_TILES_FLOATS;
+}
+
+/* Behind them, of each row: the largest score of every WARP_KEYS keys. */
+static __device__ __forceinline__ float *most_of(const attention_kernel_args &k, uint32_t number) {
+  return scores_of(k, number) + DECODE_QUERIES * CHUNK;
 }
 
 static __device__ __forceinline__ int32_t find_page(const attention_kernel_args &k, const decode_place &at,
@@ -130,12 +125,36 @@ static __device__ __forceinline__ void multiply_keys(const score_memory<D> *m, f
   }
 }
 
+/* Stores the scores of the warp's keys, which are those of the chunk from in_chunk on, and the largest of each row. */
+static __device__ __forceinline__ void store_scores(const attention_kernel_args &k, const decode_place &at,
+                                                    uint32_t number, uint32_t in_chunk, float (&score)[2][4]) {
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    uint32_t r = lane / 4 + 8 * h, first = 0, end = 0;
+    if (r < at.item.n) find_visible(at.segment, k.op.window, row_of_query(k, at.item.first + r), &first, &end);
+    float most = -INFINITY;
+#pragma unroll
+    for (uint32_t n = 0; n < 2; n++) {
+      uint32_t own = in_chunk + 8 * n + lane % 4 * 2, position = at.item.chunk * CHUNK + own;
+      float2 both = make_float2(score[n][2 * h], score[n][2 * h + 1]);
+      if (position < first || position >= end) both.x = -INFINITY;
+      if (position + 1 < first || position + 1 >= end) both.y = -INFINITY;
+      most = fmaxf(most, fmaxf(both.x, both.y));
+      if (r < at.item.n) *(float2 *)(void *)(scores_of(k, number) + r * CHUNK + own) = both;
+    }
+    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+    if (r < at.item.n && lane % 4 == 0) most_of(k, number)[r * MOSTS + in_chunk / WARP_KEYS] = most;
+  }
+}
+
 /* Block `index` of those that make scores. */
 template <int D>
 static __device__ __forceinline__ void make_scores(const attention_kernel_args &k, uint32_t index, score_memory<D> *m,
                                                    uint32_t *ended) {
   decode_place at;
-  uint32_t lane = threadIdx.x % 32, number = index / GROUPS;
+  uint32_t number = index / GROUPS;
   if (!find_place(k, number, at)) return;
   uint32_t base = at.item.chunk * CHUNK + index % GROUPS * GROUP;
   if (base / TILE * TILE < at.base || base / TILE * TILE >= at.base_end) return;
@@ -153,22 +172,8 @@ static __device__ __forceinline__ void make_scores(const attention_kernel_args &
   __syncthreads();
   float score[2][4];
   multiply_keys<D>(m, score);
-  uint32_t in_chunk = index % GROUPS * GROUP + threadIdx.x / 32 * 16 + lane % 4 * 2;
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    uint32_t r = lane / 4 + 8 * h, first, end;
-    if (r >= at.item.n) continue;
-    find_visible(at.segment, k.op.window, row_of_query(k, at.item.first + r), &first, &end);
-#pragma unroll
-    for (uint32_t n = 0; n < 2; n++) {
-      uint32_t own = in_chunk + 8 * n, position = at.item.chunk * CHUNK + own;
-      float2 both = make_float2(score[n][2 * h], score[n][2 * h + 1]);
-      if (position < first || position >= end) both.x = -INFINITY;
-      if (position + 1 < first || position + 1 >= end) both.y = -INFINITY;
-      *(float2 *)(void *)(scores_of(k, number) + r * CHUNK + own) = both;
-    }
-  }
-  count_scores(ended + number);
+  store_scores(k, at, number, index % GROUPS * GROUP + threadIdx.x / 32 * WARP_KEYS, score);
+  count_block(ended + number);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
@@ -179,8 +184,8 @@ struct value_memory {
     uint8_t weight[TILES][DECODE_QUERIES * WEIGHT_BYTES]; /* 16-byte pieces exchanged by row % 8 */
     int32_t page[CHUNK];                                  /* of each key, before the weights are there */
   };
-  float most[TILES][DECODE_QUERIES]; /* of a tile's scores, scaled; then of all up to it */
   float keep[TILES][DECODE_QUERIES]; /* the factor of what was added before the tile */
+  float most[DECODE_QUERIES];        /* of all scores, scaled */
 };
 
 /* Where a piece of 16 bytes of a key's values lies. Two keys share 128 bytes, whose pieces are exchanged so that eight
@@ -225,46 +230,63 @@ typedef struct tile_range {
   uint32_t first, end;
 } tile_range;
 
-/* The largest score of every row in every tile; a warp has whole tiles. */
-static __device__ __forceinline__ void find_most(const float *scores, float scale, uint32_t n, tile_range tiles,
-                                                 value_memory *m) {
+/* What rows that the item does not have weigh. */
+static __device__ __forceinline__ void clear_weights(uint32_t n, value_memory *m) {
+  constexpr uint32_t pieces = WEIGHT_BYTES / 16;
+  uint32_t first = n * pieces, of_tile = DECODE_QUERIES * pieces - first;
+  for (uint32_t i = threadIdx.x; i < TILES * of_tile; i += THREADS)
+    *(uint4 *)(void *)(m->weight[i / of_tile] + (first + i % of_tile) * 16) = make_uint4(0, 0, 0, 0);
+  if (threadIdx.x >= n && threadIdx.x < DECODE_QUERIES) {
+    m->most[threadIdx.x] = -INFINITY;
+#pragma unroll
+    for (uint32_t tile = 0; tile < TILES; tile++) m->keep[tile][threadIdx.x] = 0.0f;
+  }
+}
+
+/* The largest score of a row up to the end of tile lane / 4, scaled, of what a lane has of its largest ones. */
+static __device__ __forceinline__ float run_most(float2 two, float scale, tile_range tiles) {
   uint32_t lane = threadIdx.x % 32;
-  for (uint32_t tile = tiles.first + threadIdx.x / 32; tile < tiles.end; tile += WARPS) {
-#pragma unroll 4
-    for (uint32_t r = 0; r < n; r++) {
-      float4 v = *(const float4 *)(const void *)(scores + r * CHUNK + tile * TILE + lane * 4);
-      float most = warp_max(fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
-      if (lane == 0) m->most[tile][r] = __fmul_rn(most, scale);
+  bool seen = lane / 4 >= tiles.first && lane / 4 < tiles.end;
+  float most = seen ? fmaxf(two.x, two.y) : -INFINITY;
+  most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+  most = __fmul_rn(fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2)), scale);
+#pragma unroll
+  for (uint32_t step = 4; step < 32; step *= 2) {
+    float before = __shfl_up_sync(0xFFFFFFFFu, most, step);
+    if (lane >= step) most = fmaxf(most, before);
+  }
+  return most;
+}
+
+/* A warp makes the weights of every WARPS-th tile, and of every WARPS-th row what each tile's largest score makes of
+ * the sums before it. */
+static __device__ __forceinline__ void make_weights(const float *scores, const float *mosts, float scale, uint32_t n,
+                                                    tile_range tiles, value_memory *m) {
+  constexpr uint32_t own = TILES / WARPS;
+  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 2
+  for (uint32_t r = 0; r < n; r++) {
+    float4 v[own];
+#pragma unroll
+    for (uint32_t i = 0; i < own; i++) {
+      uint32_t tile = warp + i * WARPS;
+      v[i] = make_float4(0, 0, 0, 0);
+      if (tile >= tiles.first && tile < tiles.end)
+        v[i] = __ldcg((const float4 *)(const void *)(scores + r * CHUNK + tile * TILE + lane * 4));
     }
-  }
-}
-
-/* The running maxima of the rows, and what each tile's maximum makes of the sums before it. */
-static __device__ __forceinline__ void run_most(uint32_t n, tile_range tiles, value_memory *m) {
-  uint32_t r = threadIdx.x;
-  if (r >= DECODE_QUERIES) return;
-  float most = -INFINITY;
-  for (uint32_t tile = tiles.first; tile < tiles.end; tile++) {
-    float before = most;
-    if (r < n) most = fmaxf(most, m->most[tile][r]);
-    m->most[tile][r] = most;
-    m->keep[tile][r] = power_of_2(__fadd_rn(before, -anchor_of(most)));
-  }
-}
-
-static __device__ __forceinline__ void make_weights(const float *scores, float scale, uint32_t n, tile_range tiles,
-                                                    value_memory *m) {
-  uint32_t lane = threadIdx.x % 32;
-  for (uint32_t tile = tiles.first + threadIdx.x / 32; tile < tiles.end; tile += WARPS) {
-#pragma unroll 4
-    for (uint32_t r = 0; r < DECODE_QUERIES; r++) {
-      uint2 pairs = make_uint2(0, 0);
-      if (r < n) {
-        float4 v = *(const float4 *)(const void *)(scores + r * CHUNK + tile * TILE + lane * 4);
-        float anchor = anchor_of(m->most[tile][r]);
-        pairs.x = pair_bf16(weight_of(v.x, scale, anchor), weight_of(v.y, scale, anchor));
-        pairs.y = pair_bf16(weight_of(v.z, scale, anchor), weight_of(v.w, scale, anchor));
-      }
+    float most = run_most(__ldcg((const float2 *)(const void *)(mosts + r * MOSTS + 2 * lane)), scale, tiles);
+    float before = __shfl_up_sync(0xFFFFFFFFu, most, 4);
+    if (lane < 4) before = -INFINITY;
+    if (warp == r % WARPS && lane % 4 == 0) {
+      m->keep[lane / 4][r] = power_of_2(__fadd_rn(before, -anchor_of(most)));
+      if (lane / 4 == tiles.end - 1) m->most[r] = most;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < own; i++) {
+      uint32_t tile = warp + i * WARPS;
+      float anchor = anchor_of(__shfl_sync(0xFFFFFFFFu, most, tile * 4));
+      uint2 pairs = make_uint2(pair_bf16(weight_of(v[i].x, scale, anchor), weight_of(v[i].y, scale, anchor)),
+                               pair_bf16(weight_of(v[i].z, scale, anchor), weight_of(v[i].w, scale, anchor)));
       *(uint2 *)(void *)(m->weight[tile] + r * WEIGHT_BYTES + ((lane / 2) ^ (r & 7)) * 16 + lane % 2 * 8) = pairs;
     }
   }
@@ -309,26 +331,25 @@ static __device__ __forceinline__ void add_values(const attention_kernel_args &k
   const uint32_t chunk = at.item.chunk * CHUNK;
   const tile_range tiles = {(at.base - chunk) / TILE, (at.base_end - chunk + TILE - 1) / TILE};
   copy_all_values(k, at, 2 * D, slice * VALUE_DIMS * 2, m);
-  wait_for_scores(ended + number, (tiles.end - tiles.first) * (TILE / GROUP), slices);
-  find_most(scores, scale, at.item.n, tiles, m);
-  __syncthreads();
-  run_most(at.item.n, tiles, m);
-  __syncthreads();
-  make_weights(scores, scale, at.item.n, tiles, m);
+  clear_weights(at.item.n, m);
+  wait_for_scores(ended + number, (tiles.end - tiles.first) * (TILE / GROUP));
+  make_weights(scores, most_of(k, number), scale, at.item.n, tiles, m);
   cp_async_wait<0>();
   __syncthreads();
+  uint32_t waited = threadIdx.x == 0 ? atomicAdd(ended + number, VALUES_WAITED) / VALUES_WAITED + 1 : 0;
   float out[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}}, sum[4] = {0.0f, 0.0f, 0.0f, 0.0f}, all_max[2], all_sum[2];
 #pragma unroll 1
   for (uint32_t tile = tiles.first; tile < tiles.end; tile++) add_tile(tile, m, out, sum);
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
     float keep, add;
-    rescale_factors(-INFINITY, m->most[tiles.end - 1][threadIdx.x % 32 / 4 + 8 * h], &all_max[h], &keep, &add);
+    rescale_factors(-INFINITY, m->most[threadIdx.x % 32 / 4 + 8 * h], &all_max[h], &keep, &add);
     all_sum[h] = rescale_add(0.0f, keep, sum[2 * h], add);
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++) out[0][2 * h + e] = rescale_add(0.0f, keep, out[0][2 * h + e], add);
   }
   store_decode<D, 1, SINKS, false>(k, at.item, at.segment, at.kv_head, slice * VALUE_DIMS, out, all_max, all_sum);
+  if (waited == slices) ended[number] = 0; /* all have waited */
 }
 
 template <int D, bool SINKS>

@@ -22,11 +22,12 @@ static void find_early_starts(const cuda_device *d) {
   if (early) (void)__atomic_fetch_or(&cards_of_early_starts, 1ull << d->card, __ATOMIC_RELAXED);
 }
 
-/* Of what a card has, one part of 32 is left for what is static. */
+enum { STATIC_BYTES = 3 << 10 /* of a kernel of few rows, at most */ };
+
 static uint32_t least_shared_bytes = UINT32_MAX;
 
 static uint32_t usable_of(uint32_t shared_bytes) {
-  return shared_bytes < PORTABLE_SHARED_BYTES_MOST ? PORTABLE_SHARED_BYTES_MOST / 32 * 31 : shared_bytes / 32 * 31;
+  return (shared_bytes < PORTABLE_SHARED_BYTES_MOST ? PORTABLE_SHARED_BYTES_MOST : shared_bytes) - STATIC_BYTES;
 }
 
 static void find_shared_bytes(const cuda_device *d) {

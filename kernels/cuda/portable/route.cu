@@ -2,10 +2,11 @@
 /* route of the portable set: routers of many rows as on Hopper (moe/route_gemm.cu), of few rows by one kernel, all
  * others by a product, then the choice (moe/route.cu).
  *
- * Few rows: blocks of a row share the experts, and the one that ends last chooses. The next kernel starts when this one
- * has waited for its inputs, so it finds all but the choice there (cuda_device.choice). */
+ * Few rows: blocks of a row share the experts, and the last one chooses, which gets the logits word by word: a word is
+ * there when it is not 0 (counters.cuh). The next kernel starts when this one has waited for its inputs, so it finds
+ * all but the choice there (cuda_device.choice). */
 #include "kernels/cuda/moe/route.cuh"
-#include "kernels/cuda/portable/counters.h"
+#include "kernels/cuda/portable/counters.cuh"
 #include "kernels/cuda/weights/packed_layout.cuh"
 
 enum {
@@ -15,7 +16,27 @@ enum {
   ROW_SLOTS = 24             /* fours of inputs of a lane, at most */
 };
 
-static __device__ uint32_t blocks_ended[COUNTED_DEVICES][FEW_ROWS];
+static __device__ float told_logits[COUNTED_DEVICES][FEW_ROWS][ROUTER_EXPERTS];
+
+/* Waits for the logits of a row, and puts back zeros. */
+static __device__ __forceinline__ void hear_logits(float *told, uint32_t n, float *logits) {
+  uint32_t lane = threadIdx.x % 32;
+  float x[ROUTER_EXPERTS / 32];
+  bool all;
+  do {
+    all = true;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTER_EXPERTS / 32; i++)
+      x[i] = 32 * i + lane < n ? hear_word(told + 32 * i + lane) : 1.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTER_EXPERTS / 32; i++) all = all && is_told(x[i]);
+  } while (!all);
+#pragma unroll
+  for (uint32_t i = 0; i < ROUTER_EXPERTS / 32; i++) {
+    if (32 * i + lane < n) logits[32 * i + lane] = x[i], told[32 * i + lane] = 0.0f;
+  }
+  __syncwarp();
+}
 
 /* Starts the copies of a row of n_in inputs, ROW_SLOTS fours of each of `n_lanes` lanes at most. */
 template <uint32_t n_lanes>
@@ -29,10 +50,10 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS)
     route_rows_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, uint32_t device) {
   __shared__ float4 x[ROW_SLOTS * 32], w[ROW_WARPS][ROW_SLOTS * 32]; /* all are asked for at once */
   __shared__ float logits[ROUTER_EXPERTS];
-  __shared__ bool is_last;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = blockIdx.x * ROW_WARPS + warp, r = blockIdx.y;
-  float *to = a.logits + r * a.logits_stride;
+  float scale[ROUTER_EXPERTS / 32], *told = told_logits[device][r];
   copy_inputs<32>(w[warp], weights + (uint64_t)min(e, a.n_experts - 1) * n_in, n_in, lane);
+  get_scales(a, scale);
   wait_for_prior_grids();
   launch_dependent_grids();
   copy_inputs<32 * ROW_WARPS>(x, a.x + r * a.x_stride, n_in, threadIdx.x);
@@ -47,19 +68,14 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS)
     sum = __fmaf_rn(w[warp][k].w, x[k].w, sum);
   }
   sum = sum_of_chains(sum);
-  if (lane == 0 && e < a.n_experts) to[e] = a.router_bias != NULL ? __fadd_rn(sum, a.router_bias[e]) : sum;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(&blocks_ended[device][r], 1) + 1 == gridDim.x;
-  __syncthreads();
-  if (!is_last || warp != 0) return;
-  __threadfence();
-  float scale[ROUTER_EXPERTS / 32];
-  get_scales(a, scale);
-  for (uint32_t i = lane; i < a.n_experts; i += 32) logits[i] = __ldcg(to + i);
-  __syncwarp();
+  if (lane == 0 && e < a.n_experts) {
+    if (a.router_bias != NULL) sum = __fadd_rn(sum, a.router_bias[e]);
+    tell_word(told + e, sum);
+    a.logits[r * a.logits_stride + e] = sum;
+  }
+  if (blockIdx.x + 1 < gridDim.x || warp != 0) return;
+  hear_logits(told, a.n_experts, logits);
   choose_experts(a, r, logits, scale);
-  if (lane == 0) blocks_ended[device][r] = 0;
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
