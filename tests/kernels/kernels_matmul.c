@@ -276,7 +276,7 @@ static void weights_at_once(weft_device *device, const weft_type types[3], const
 
 /* Three types of few rows, and many of types that a card with integers multiplies in one product, with an odd number
  * of blocks of 64 outputs; floats, whose many rows a card multiplies by tiles, but not those of few outputs alone; and
- * two types that a card has one kernel for, of up to 8 rows that it quantises or not. */
+ * two types that a card has one kernel for, of up to 8 rows that it quantises or not, and of some more. */
 static void three_weights(weft_device *device) {
   static const weft_type few[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K},
                          many[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K},
@@ -294,6 +294,8 @@ static void three_weights(weft_device *device) {
       weights_at_once(device, pairs[i], few_out, n_rows, 768, 3);
     }
     for (uint32_t n_rows = 1; n_rows <= 7; n_rows += 3) weights_at_once(device, pairs[i], many_out, n_rows, 2816, 4);
+    weights_at_once(device, pairs[i], many_out, 17, 768, 4);
+    weights_at_once(device, pairs[i], many_out, 32, 2816, 4);
   }
 }
 

@@ -24,4 +24,15 @@ static __device__ __forceinline__ weight_tile find_tile(const gemm_args &a, uint
   return {w, tile};
 }
 
+/* The blocks of a kernel that make a product: all of them, or n from block `first` on. */
+struct all_blocks {
+  __device__ __forceinline__ uint32_t own() const { return blockIdx.x; }
+  __device__ __forceinline__ uint32_t count() const { return gridDim.x; }
+};
+struct some_blocks {
+  uint32_t first, n;
+  __device__ __forceinline__ uint32_t own() const { return blockIdx.x - first; }
+  __device__ __forceinline__ uint32_t count() const { return n; }
+};
+
 #endif

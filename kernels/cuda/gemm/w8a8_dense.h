@@ -18,7 +18,7 @@ dense_items dense_items_of(const cuda_device *d, const gemm_args *a);
  * one with rows that were there before (gemm_raw_rows.is_there). */
 bool w8a8_is_narrow(const cuda_device *d, const gemm_args *a);
 /* Whether w8a8_gemv_pair makes two dense products of the same few rows, of weights of two types, as one kernel
- * (w8a8_ahead.cu, portable/w8a8_gemv_pair.cu). */
+ * (w8a8_ahead.cu, portable/w8a8_gemv_pair.cu, portable/w8a8_gemm_split.cu). */
 bool w8a8_gemv_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *b);
 weft_status w8a8_gemv_pair(cuda_device *d, const gemm_args *a, const gemm_args *b);
 

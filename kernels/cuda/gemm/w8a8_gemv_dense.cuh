@@ -4,6 +4,7 @@
 #ifndef WEFT_KERNELS_CUDA_W8A8_GEMV_DENSE_CUH
 #define WEFT_KERNELS_CUDA_W8A8_GEMV_DENSE_CUH
 
+#include "kernels/cuda/gemm/call_tiles.cuh"
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
 
@@ -27,17 +28,6 @@ static __device__ __forceinline__ void reduce_spans(const gemm_args &a, dense_ti
     weight.y[column * weight.y_stride + out] = value;
   }
 }
-
-/* The blocks of a kernel that make a product: all of them, or n from block `first` on. */
-struct all_blocks {
-  __device__ __forceinline__ uint32_t own() const { return blockIdx.x; }
-  __device__ __forceinline__ uint32_t count() const { return gridDim.x; }
-};
-struct some_blocks {
-  uint32_t first, n;
-  __device__ __forceinline__ uint32_t own() const { return blockIdx.x - first; }
-  __device__ __forceinline__ uint32_t count() const { return n; }
-};
 
 /* The row tile of a warp slot in a block's group of them. Gated, slots 2 i and 2 i + 1 have a tile of the gate and the
  * same one of up, which are two weights or the halves of one. */

@@ -41,19 +41,19 @@ typedef struct warp_place {
   uint32_t tile, n_eights; /* n_eights: of rows that exist */
 } warp_place;
 
-/* The products of a stage of 128 inputs, or of 64, with the first N eights of rows. Between them nothing branches, so
+/* The products of 128 inputs of a stage, or of 64, with the first N eights of rows. Between them nothing branches, so
  * that operands are fetched while others are multiplied. */
 template <int T, class S, uint32_t N>
 static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint32_t unit, bool tail,
                                                       const warp_place &own,
                                                       const prescale_powers (&powers)[S::per_warp],
                                                       warp_sums<S> &sums) {
-  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage);
+  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage) + unit % S::units * S::x_unit;
   lane_codes<T> codes[S::per_warp];
   dequant_factors factors[S::per_warp];
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) {
-    packed_block p = stage_block<T>(stage + (own.tile + t) * S::w_tile, unit, tail);
+    packed_block p = stage_block<T, S>(stage + (own.tile + t) * S::w_tile, unit, tail);
     lane_scales<T> scales;
     load_codes<T>(p, lane, codes[t]);
     load_scales<T>(p, lane / 4, lane % 4, scales);
@@ -129,18 +129,22 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
   clear_sums(all), clear_sums(sums);
   uint32_t left = a.split_units;
 #pragma unroll 1
-  for (uint32_t unit = 0; unit < a.n_units; unit++) {
+  for (uint32_t first = 0; first < a.n_units; first += S::units) {
     const uint8_t *stage = step();
-    bool tail = is_tail_unit_of<T>(a, unit);
-    if (S::few == S::nt || own.n_eights > S::most_of)
-      multiply_stage<T, S, S::nt>(stage, unit, tail, own, powers, sums);
-    else if (S::most_of < S::nt && own.n_eights > S::few)
-      multiply_stage<T, S, S::most_of>(stage, unit, tail, own, powers, sums);
-    else
-      multiply_stage<T, S, S::few>(stage, unit, tail, own, powers, sums);
-    if (--left > 0 && unit + 1 < a.n_units) continue;
-    add_split(all, sums);
-    left = a.split_units;
+#pragma unroll
+    for (uint32_t u = 0; u < S::units; u++) {
+      uint32_t unit = S::units == 1 ? first : first + u;
+      bool tail = is_tail_unit_of<T>(a, unit);
+      if (S::few == S::nt || own.n_eights > S::most_of)
+        multiply_stage<T, S, S::nt>(stage, S::units == 1 ? unit : u, tail, own, powers, sums);
+      else if (S::most_of < S::nt && own.n_eights > S::few)
+        multiply_stage<T, S, S::most_of>(stage, S::units == 1 ? unit : u, tail, own, powers, sums);
+      else
+        multiply_stage<T, S, S::few>(stage, S::units == 1 ? unit : u, tail, own, powers, sums);
+      if (--left > 0 && unit + 1 < a.n_units) continue;
+      add_split(all, sums);
+      left = a.split_units;
+    }
   }
 #pragma unroll
   for (uint32_t i = 0; i < S::per_warp; i++)
@@ -154,7 +158,7 @@ static __global__ void __launch_bounds__(128, SIZE == TILE_THIN ? 5 : 1)
   using S = gemm_tile<T, SIZE, 2048>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages: row tiles of weights, rows */
   const int prescale = load_prescale<T>(a, 0);
-  multiply_items<T, S, 2048>(a, memory,
+  multiply_items<T, S, 2048>(a, memory, all_blocks(),
                              [&](const tile_item &item, auto &step) { multiply_item<T, S>(a, item, prescale, step); });
   launch_dependent_grids();
 }

@@ -13,5 +13,8 @@ weft_status w8a8_gemm_wide(cuda_device *d, const gemm_args *args);
 weft_status w8a8_gemm_narrow(cuda_device *d, const gemm_args *args);
 weft_status w8a8_gemm_thin(cuda_device *d, const gemm_args *args);
 weft_status w8a8_gemm_split(cuda_device *d, const gemm_args *args);
+/* Whether w8a8_gemm_pair makes two dense products of the same rows as one kernel. */
+bool w8a8_gemm_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *b);
+weft_status w8a8_gemm_pair(cuda_device *d, const gemm_args *a, const gemm_args *b);
 
 #endif

@@ -2,9 +2,10 @@
 /* What the portable GEMM of 16 bits (gemm.cuh) and of 8 bits (w8a8_gemm.cuh) share: the sizes of an item, which items a
  * block takes, and how a stage of packed weights comes into shared memory.
  *
- * A work item is some row tiles of the weights times 8 NT rows. A stage is 128 inputs of it. Each warp has an equal
- * part of the row tiles times all rows, so codes are made operands once; with two of them an operand b, which ldmatrix
- * fetches, is used twice.
+ * A work item is some row tiles of the weights times 8 NT rows. Each warp has an equal part of the row tiles times all
+ * rows, so codes are made operands once; with two of them an operand b, which ldmatrix fetches, is used twice. A stage
+ * is 128 inputs of an item (a unit), or 256 where that much fits: thin items would else spend a third of their
+ * instructions on copies and barriers, and the scales of a super-block would come twice.
  *
  *   wide    128 outputs x 64 rows, two row tiles to a warp; in 8 bits, where making operands takes more time than
  *           products do, one, so that sixteen warps share a multiprocessor and not eight
@@ -38,22 +39,27 @@ struct gemm_tile {
   static constexpr uint32_t nt = wide ? 8 : thin ? 2 : 4, rows = 8 * nt;
   /* Up to so many eights of rows, an item is multiplied as a smaller one: half of it, or three quarters. */
   static constexpr uint32_t few = nt > 2 ? nt / 2 : nt, most_of = nt > 4 ? nt / 4 * 3 : few;
-  static constexpr uint32_t w_tile = f.codes + f.high + f.scales, w_stage = tiles * w_tile;
+  static constexpr bool by_blocks = f.unit == 256; /* super-blocks */
+  static constexpr uint32_t units = (thin && (by_blocks || eight)) || (eight && by_blocks && !split) ? 2 : 1;
+  static constexpr uint32_t w_tile =
+      units == 1 ? f.codes + f.high + f.scales : W8A8_SPAN / f.unit * packed_unit_bytes(f);
+  static constexpr uint32_t w_stage = tiles * w_tile;
   static constexpr uint32_t of_tile = threads / tiles; /* threads that copy a row tile */
-  static constexpr uint32_t x_stage = nt * X_UNIT;
+  static constexpr uint32_t x_unit = nt * X_UNIT, x_stage = units * x_unit;
   /* In 8 bits the scales of the rows come with a stage, and the steps of the row tiles behind them. */
   static constexpr uint32_t scales_at = w_stage + x_stage, steps_at = scales_at + nt * 32;
   static constexpr uint32_t stage = eight ? steps_at + tiles * W8A8_STEPS_BYTES : scales_at;          /* of a team */
   static constexpr uint32_t teams = split ? 4 : 1, given = teams == 1 ? 0 : teams * tiles * nt * 512; /* integers */
-  static constexpr uint32_t ring_stage = teams * stage, most = thin || split ? 3 : 4;
+  static constexpr uint32_t ring_stage = teams * stage, most = units == 2 ? 2 : thin || split ? 3 : 4;
   static constexpr uint32_t half = PORTABLE_SHARED_BYTES_MOST / 2 & ~1023u;
   static constexpr uint32_t budget = wide || split ? PORTABLE_SHARED_BYTES_MOST : half;
   static constexpr uint32_t fit = (budget - given) / ring_stage, stages = fit > most ? most : fit;
   static constexpr uint32_t ring_bytes = stages * ring_stage, bytes = ring_bytes + given;
+  static constexpr uint32_t of_memory = (227 << 10) / (bytes + 1024), of_thin = eight ? 6 : 5;
   static constexpr uint32_t fits = wide || split         ? 2
                                    : SIZE == TILE_NARROW ? 4
-                                   : eight               ? 6
-                                                         : 5; /* on a multiprocessor */
+                                   : of_memory < of_thin ? of_memory
+                                                         : of_thin; /* on a multiprocessor */
   static_assert(stages >= 2, "two stages at least");
 };
 
@@ -76,6 +82,7 @@ static __device__ __forceinline__ uint32_t unit_of_step(uint32_t step) {
 
 template <class S>
 static __device__ __forceinline__ uint32_t steps_of(const gemm_args &a) {
+  if (S::units == 2) return (a.n_units + 1) / 2;
   return S::teams == 1 ? a.n_units : (w8a8_spans_of(a) + S::teams - 1) / S::teams * 2;
 }
 
@@ -85,30 +92,62 @@ typedef struct tile_item {
 } tile_item;
 
 /* Items of a call: for each `rows` rows of all rows, or of each job, all groups of `tiles` row tiles. */
+template <class B>
 struct tile_items {
+  B blocks;                      /* that make them */
   uint32_t n, n_groups, n_parts; /* parts of a job */
+  uint32_t step_groups, step;    /* from an item of a block to its next one: groups, and parts of jobs */
 };
 
-template <class S>
-static __device__ __forceinline__ tile_items count_items(const gemm_args &a) {
-  tile_items items;
+/* Item number `index`: of all parts of jobs the at-th one, and its group. */
+typedef struct item_place {
+  uint32_t index, at, group;
+} item_place;
+
+template <class S, class B>
+static __device__ __forceinline__ tile_items<B> count_items(const gemm_args &a, const B &blocks) {
+  tile_items<B> items;
+  items.blocks = blocks;
   items.n_groups = (tiles_of(a) + S::tiles - 1) / S::tiles;
   items.n_parts = a.jobs != NULL ? (a.job_rows + S::rows - 1) / S::rows : (a.n_rows + S::rows - 1) / S::rows;
   items.n = items.n_groups * items.n_parts * (a.jobs != NULL ? *a.n_jobs : 1);
+  items.step = blocks.count() / items.n_groups;
+  items.step_groups = blocks.count() - items.step * items.n_groups;
   return items;
 }
 
-/* The job of item number `index`, or of the last one. Without jobs: all rows. */
-static __device__ __forceinline__ gemm_job job_at(const gemm_args &a, const tile_items &items, uint32_t index) {
-  gemm_job all = {0, 0, a.n_rows};
-  return a.jobs != NULL ? a.jobs[min(index, items.n - 1) / items.n_groups / items.n_parts] : all;
+template <class B>
+static __device__ __forceinline__ item_place first_place(const tile_items<B> &items) {
+  uint32_t own = items.blocks.own(), at = own / items.n_groups;
+  return {own, at, own - at * items.n_groups};
 }
 
-template <class S>
-static __device__ __forceinline__ tile_item item_at(const tile_items &items, uint32_t index, const gemm_job &job) {
-  uint32_t first = index / items.n_groups % items.n_parts * S::rows;
-  return {job.matrix, job.first + first, first < job.n ? min(S::rows, job.n - first) : 0,
-          index % items.n_groups * S::tiles};
+/* The block's next item: without a division, which takes longer than some products. */
+template <class B>
+static __device__ __forceinline__ item_place next_place(const tile_items<B> &items, const item_place &of) {
+  item_place next = {of.index + items.blocks.count(), of.at + items.step, of.group + items.step_groups};
+  if (next.group >= items.n_groups) next.group -= items.n_groups, next.at++;
+  return next;
+}
+
+template <class B>
+static __device__ __forceinline__ uint32_t job_of(const tile_items<B> &items, const item_place &of) {
+  return items.n_parts == 1 ? of.at : of.at / items.n_parts;
+}
+
+/* The job of an item that exists; of another one any. Without jobs: all rows. */
+template <class B>
+static __device__ __forceinline__ gemm_job job_at(const gemm_args &a, const tile_items<B> &items,
+                                                  const item_place &of) {
+  gemm_job all = {0, 0, a.n_rows};
+  return a.jobs != NULL ? a.jobs[of.index < items.n ? job_of(items, of) : 0] : all;
+}
+
+template <class S, class B>
+static __device__ __forceinline__ tile_item item_at(const tile_items<B> &items, const item_place &of,
+                                                    const gemm_job &job) {
+  uint32_t first = (of.at - job_of(items, of) * items.n_parts) * S::rows;
+  return {job.matrix, job.first + first, first < job.n ? min(S::rows, job.n - first) : 0, of.group * S::tiles};
 }
 
 /* Blocks of a launch: as many as the card holds at once at the least, one to an item at the most. */
@@ -150,11 +189,22 @@ static __device__ __forceinline__ void copy_section(uint32_t to, const uint8_t *
     if (at + 16 * L <= bytes || at + 16 * lane < bytes) cp_async_16(to + at, from + at);
 }
 
-/* The stage that is copied next: unit `unit` of item number `index`, where both exist; and the job of the block's item
- * behind that one, which is loaded an item before it is needed. */
+/* The same for those of them that lie within `left` bytes. */
+template <uint32_t L, uint32_t bytes>
+static __device__ __forceinline__ void copy_part(uint32_t to, const uint8_t *from, uint32_t lane, uint32_t left) {
+  int32_t own = (int32_t)min(left, bytes) - (int32_t)lane * 16;
+#pragma unroll
+  for (int32_t at = 0; at < (int32_t)bytes; at += 16 * L)
+    if (at < own) cp_async_16(to + at, from + at);
+}
+
+/* The stage that is copied next: unit `unit` of an item, if there is one; and the job of the block's item behind that
+ * one, which is loaded an item before it is needed. */
 struct stage_cursor {
-  uint32_t index, unit;
+  bool is_there;
+  uint32_t unit;
   tile_item item;
+  item_place place; /* of the item behind that one, and its job */
   gemm_job next;
   const uint8_t *weights, *rows; /* the thread's own bytes: of its row tile's unit 0, and of the stage's rows */
   int32_t rows_left;             /* bytes of the stage's rows from these on */
@@ -200,7 +250,13 @@ static __device__ __forceinline__ void copy_weights(const gemm_args &a, uint8_t 
   constexpr packed_shape f = packed_shape_of(T);
   constexpr uint32_t L = S::of_tile;
   uint32_t own = own_thread<S>(), lane = own % L, to = shared_address(stage) + own / L * S::w_tile + lane * 16;
-  if constexpr (f.unit == 256) {
+  if constexpr (S::units == 2) {
+    const uint8_t *from = ahead.weights + ahead.unit / 2 * S::w_tile;
+    if constexpr (f.unit == 256)
+      copy_section<L, S::w_tile>(to, from, lane);
+    else
+      copy_part<L, S::w_tile>(to, from, lane, a.tile_bytes - ahead.unit / 2 * S::w_tile);
+  } else if constexpr (f.unit == 256) {
     uint32_t half = ahead.unit % 2;
     const uint8_t *from = ahead.weights + ahead.unit / 2 * packed_unit_bytes(f);
     copy_section<L, f.codes>(to, from + half * f.codes, lane);
@@ -213,62 +269,99 @@ static __device__ __forceinline__ void copy_weights(const gemm_args &a, uint8_t 
   }
 }
 
-/* Goes to the block's first item from number `index` on that has rows. ahead.next: the job of that number. */
-template <class S, uint32_t X_UNIT>
-static __device__ __forceinline__ void seek_item(const gemm_args &a, const tile_items &items, uint32_t index,
+/* Goes to the block's first item from `place` on that has rows. ahead.next: the job there. */
+template <class S, uint32_t X_UNIT, class B>
+static __device__ __forceinline__ void seek_item(const gemm_args &a, const tile_items<B> &items, item_place place,
                                                  stage_cursor &ahead) {
   ahead.unit = unit_of_step<S>(0);
-  for (; index < items.n; index += gridDim.x) {
-    ahead.item = item_at<S>(items, index, ahead.next);
-    ahead.next = job_at(a, items, index + gridDim.x);
+  for (; place.index < items.n; place = ahead.place) {
+    ahead.item = item_at<S>(items, place, ahead.next);
+    ahead.place = next_place(items, place);
+    ahead.next = job_at(a, items, ahead.place);
     if (ahead.item.n > 0) break;
   }
-  ahead.index = index;
-  if (index < items.n) {
+  ahead.is_there = place.index < items.n;
+  if (ahead.is_there) {
     find_bytes<S, X_UNIT>(a, ahead);
     if constexpr (S::eight) find_scales<S>(a, ahead);
   }
 }
 
-/* Starts the copies of the cursor's stage, as one group, and moves it on. The scales of a span come with both of its
- * units, of which the second one may not exist. X_UNIT as above. */
-template <int T, class S, uint32_t X_UNIT>
-static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile_items &items, uint8_t *to,
+/* What is copied of a stage: weights and their steps, which are there before a kernel starts, and rows. */
+enum { COPY_WEIGHTS = 1, COPY_ROWS = 2 };
+
+/* Starts the copies of the cursor's stage and moves it on. Those of rows, or of both, make a group with all copies
+ * before. The scales of a span come with both of its units, of which the second one may not exist. X_UNIT as above. */
+template <int T, class S, uint32_t X_UNIT, int WHAT = COPY_WEIGHTS | COPY_ROWS, class B>
+static __device__ __forceinline__ void copy_stage(const gemm_args &a, const tile_items<B> &items, uint8_t *to,
                                                   stage_cursor &ahead) {
-  if (ahead.index < items.n) {
+  if (ahead.is_there) {
     uint32_t own = own_thread<S>(), rows = shared_address(to) + S::w_stage + own * 16;
     if (S::teams == 1 || ahead.unit < a.n_units) {
-      copy_weights<T, S>(a, to, ahead);
+      if (WHAT & COPY_WEIGHTS) copy_weights<T, S>(a, to, ahead);
 #pragma unroll
-      for (uint32_t at = 0; at < S::x_stage; at += 16 * S::threads)
-        if ((int32_t)at < ahead.rows_left) cp_async_16(rows + at, ahead.rows + at);
+      for (uint32_t u = 0; u < S::units; u++) {
+        if (!(WHAT & COPY_ROWS)) break;
+        const uint8_t *from = ahead.rows + (uint64_t)u * a.x_tiles * X_UNIT;
+#pragma unroll
+        for (uint32_t at = 0; at < S::x_unit; at += 16 * S::threads)
+          if ((int32_t)at < ahead.rows_left) cp_async_16(rows + u * S::x_unit + at, from + at);
+      }
     }
     if constexpr (S::eight) {
       uint32_t at = own < 32 ? S::scales_at + own * 16 : S::steps_at + (own - 32) * 16;
       const uint8_t *from = ahead.scales + (uint64_t)(ahead.unit / 2) * ahead.scales_step;
-      if (ahead.scales != NULL && (S::teams == 1 || ahead.unit / 2 < w8a8_spans_of(a)))
+      bool wanted = WHAT == (COPY_WEIGHTS | COPY_ROWS) || (own < 32) == (WHAT == COPY_ROWS);
+      if (wanted && ahead.scales != NULL && (S::teams == 1 || ahead.unit / 2 < w8a8_spans_of(a)))
         cp_async_16(shared_address(to) + at, from);
     }
-    uint32_t apart = S::teams == 1 || ahead.unit % 2 == 0 ? 1 : 2 * S::teams - 1; /* units, to the next one */
+    uint32_t apart = S::teams == 1 ? S::units : ahead.unit % 2 == 0 ? 1 : 2 * S::teams - 1; /* units, to the next one */
     ahead.rows += (uint64_t)apart * a.x_tiles * X_UNIT;
     ahead.unit += apart;
-    if (ahead.unit >= S::teams * steps_of<S>(a)) seek_item<S, X_UNIT>(a, items, ahead.index + gridDim.x, ahead);
+    if (ahead.unit >= S::teams * S::units * steps_of<S>(a)) seek_item<S, X_UNIT>(a, items, ahead.place, ahead);
   }
-  cp_async_commit();
+  if (WHAT & COPY_ROWS) cp_async_commit();
 }
 
-/* Multiplies all items of a block. multiply(item, step) does one of them: step() is called once for each of its steps
- * (steps_of), and gives the teams' stages. */
-template <int T, class S, uint32_t X_UNIT, class F>
-static __device__ __forceinline__ void multiply_items(const gemm_args &a, uint8_t *memory, F &&multiply) {
-  tile_items items = count_items<S>(a);
+/* Whether the kernel of a product starts before its rows are there: a dense one in 8 bits, but for split items, of
+ * which a multiprocessor would then have two and others none. Those with jobs fill the card: they start in order. */
+template <class S>
+__host__ __device__ constexpr bool starts_early(const gemm_args &a) {
+  return S::eight && !S::split && a.jobs == NULL;
+}
+
+/* Starts the copies of the first stages: where a kernel starts early, weights before rows are there. */
+template <int T, class S, uint32_t X_UNIT, class B>
+static __device__ __forceinline__ void fill_ring(const gemm_args &a, const tile_items<B> &items, uint8_t *own,
+                                                 stage_cursor &ahead) {
+  if (!starts_early<S>(a)) {
+    for (uint32_t i = 0; i + 1 < S::stages; i++) copy_stage<T, S, X_UNIT>(a, items, own + i * S::ring_stage, ahead);
+    return;
+  }
+  stage_cursor rows = ahead;
+#pragma unroll 1
+  for (uint32_t i = 0; i + 1 < S::stages; i++)
+    copy_stage<T, S, X_UNIT, COPY_WEIGHTS>(a, items, own + i * S::ring_stage, ahead);
+  wait_for_prior_grids();
+#pragma unroll 1
+  for (uint32_t i = 0; i + 1 < S::stages; i++)
+    copy_stage<T, S, X_UNIT, COPY_ROWS>(a, items, own + i * S::ring_stage, rows);
+}
+
+/* Multiplies all items of the blocks. multiply(item, step) does one of them: step() is called once for each of its
+ * steps (steps_of), and gives the teams' stages. */
+template <int T, class S, uint32_t X_UNIT, class B, class F>
+static __device__ __forceinline__ void multiply_items(const gemm_args &a, uint8_t *memory, const B &blocks,
+                                                      F &&multiply) {
+  tile_items<B> items = count_items<S>(a, blocks);
   stage_cursor ahead;
   uint32_t at = 0;
   if (items.n == 0) return;
-  ahead.next = job_at(a, items, blockIdx.x);
-  seek_item<S, X_UNIT>(a, items, blockIdx.x, ahead);
+  item_place place = first_place(items);
+  ahead.next = job_at(a, items, place);
+  seek_item<S, X_UNIT>(a, items, place, ahead);
   uint8_t *own = memory + team_of<S>() * S::stage;
-  for (uint32_t i = 0; i + 1 < S::stages; i++) copy_stage<T, S, X_UNIT>(a, items, own + i * S::ring_stage, ahead);
+  fill_ring<T, S, X_UNIT>(a, items, own, ahead);
   auto step = [&]() {
     ring_step<S::stages>();
     uint32_t before = at == 0 ? S::stages - 1 : at - 1, now = at;
@@ -277,18 +370,18 @@ static __device__ __forceinline__ void multiply_items(const gemm_args &a, uint8_
     return (const uint8_t *)(memory + now * S::ring_stage);
   };
 #pragma unroll 1
-  for (uint32_t index = blockIdx.x; index < items.n; index += gridDim.x) {
-    const tile_item item = item_at<S>(items, index, job_at(a, items, index)); /* the cache has the job */
+  for (; place.index < items.n; place = next_place(items, place)) {
+    const tile_item item = item_at<S>(items, place, job_at(a, items, place)); /* the cache has the job */
     if (item.n > 0) multiply(item, step);
   }
 }
 
-/* The 128 inputs of a stage. */
-template <int T>
+/* 128 inputs of a row tile of a stage: of a longer one, those of its unit number `unit`. */
+template <int T, class S>
 static __device__ __forceinline__ packed_block stage_block(const uint8_t *row_tile, uint32_t unit, bool tail) {
   constexpr packed_shape f = packed_shape_of(T);
-  packed_block p = packed_block_of<T>(row_tile, 0, tail);
-  if (f.unit == 256) {
+  packed_block p = packed_block_of<T>(row_tile, S::units == 1 ? 0 : unit, tail);
+  if (f.unit == 256 && S::units == 1) {
     p.half = unit & 1u;
     p.high = row_tile + f.codes;
     p.scales = row_tile + f.codes + f.high;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* W8A8 GEMM (gemm/w8a8.h) of many rows for the portable set, dense and grouped: codes are requantised to int8 in
- * registers, rows come by ldmatrix, products are mma.sync. Items and stages are those of gemm_tile.cuh; a stage is half
- * a span, whose sums are exact in s32. Each size of items has a file of its own, as in gemm.cuh. */
+ * registers, rows come by ldmatrix, products are mma.sync. Items and stages are those of gemm_tile.cuh; a stage is a
+ * span, whose sums are exact in s32, or half of one. Each size of items has a file of its own, as in gemm.cuh. */
 #ifndef WEFT_KERNELS_CUDA_PORTABLE_W8A8_GEMM_CUH
 #define WEFT_KERNELS_CUDA_PORTABLE_W8A8_GEMM_CUH
 
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
   dequant_factors factors[S::per_warp];
 #pragma unroll
   for (uint32_t t = 0; t < S::per_warp; t++) {
-    packed_block p = stage_block<T>(stage + (own.tile + t) * S::w_tile, unit, tail);
+    packed_block p = stage_block<T, S>(stage + (own.tile + t) * S::w_tile, unit, tail);
     lane_scales<T> scales;
     load_codes<T>(p, lane, codes[t]);
     load_scales<T>(p, lane / 4, lane % 4, scales);
@@ -58,6 +58,49 @@ static __device__ __forceinline__ void multiply_stage(const uint8_t *stage, uint
       for (uint32_t t = 0; t < S::per_warp; t++) {
         mma_s8(d[t][n], w[t], b[0], b[1]);
         mma_s8(d[t][n + 1], w[t], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/* A lane's part of the address from which ldmatrix_x4 gets the operands b of eight rows: pieces `piece` .. + 3. */
+static __device__ __forceinline__ uint32_t operands_of_one(uint32_t piece) {
+  uint32_t lane = threadIdx.x % 32, row = lane % 8;
+  return row * 128 + ((piece + lane / 8) ^ row) * 16;
+}
+
+/* The integers of a span, whose stage has both units, and N eights of rows. */
+template <int T, class S, uint32_t N>
+static __device__ __forceinline__ void multiply_span(const gemm_args &a, const uint8_t *stage, uint32_t span,
+                                                     const span_warp<S> &own, int32_t (&d)[N][4]) {
+  uint32_t lane = threadIdx.x % 32, x = shared_address(stage + S::w_stage);
+  const uint8_t *tile = stage + own.tile * S::w_tile;
+#pragma unroll
+  for (uint32_t u = 0; u < 2; u++) {
+    uint32_t unit = 2 * span + u;
+    if (packed_shape_of(T).unit == 128 && u == 1 && unit >= a.n_units) continue;
+    packed_block p = packed_block_of<T>(tile, u, is_tail_unit_of<T>(a, unit));
+    lane_codes<T> codes;
+    lane_scales<T> scales;
+    dequant_factors factors;
+    load_codes<T>(p, lane, codes);
+    load_scales<T>(p, lane / 4, lane % 4, scales);
+    w8a8_factors<T>(scales, u, lane % 4, own.over[0], factors);
+    uint32_t b[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t w[4];
+      requantise_operands<T>(codes, factors, (int)i, w);
+      if constexpr (N == 1) {
+        if (i % 2 == 0) ldmatrix_x4(b, x + u * S::x_unit + operands_of_one(2 * i));
+        mma_s8(d[0], w, b[i % 2 * 2], b[i % 2 * 2 + 1]);
+      } else {
+#pragma unroll
+        for (uint32_t n = 0; n < N; n += 2) {
+          ldmatrix_x4(b, x + u * S::x_unit + n * 1024 + operand_b_at(2 * i, 1024));
+          mma_s8(d[n], w, b[0], b[1]);
+          mma_s8(d[n + 1], w, b[2], b[3]);
+        }
       }
     }
   }
@@ -167,6 +210,32 @@ static __device__ __forceinline__ void store_tile_of(const gemm_args &a, const t
     store_tile(weight.y + at, weight.y_stride, n_rows, n_out, scale, sums);
 }
 
+/* An item whose rows are N eights or less, and whose stages are spans. */
+template <int T, class S, uint32_t N, class F>
+static __device__ __forceinline__ void multiply_spans(const gemm_args &a, const tile_item &item, F &&step) {
+  span_warp<S> own;
+  own.tile = threadIdx.x / 32;
+  float sums[N][4] = {};
+#pragma unroll 1
+  for (uint32_t span = 0; span < w8a8_spans_of(a); span++) {
+    const uint8_t *stage = step();
+    int32_t d[N][4] = {};
+    open_span(stage, own);
+    multiply_span<T, S, N>(a, stage, span, own, d);
+    const float2 *scales = (const float2 *)(const void *)(stage + S::scales_at) + threadIdx.x % 4;
+#pragma unroll
+    for (uint32_t n = 0; n < N; n++) {
+      float2 rows = scales[4 * n];
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        float scale = __fmul_rn(i % 2 == 0 ? rows.x : rows.y, own.step[0][i / 2]);
+        sums[n][i] = __fmaf_rn((float)d[n][i], scale, sums[n][i]);
+      }
+    }
+  }
+  store_tile_of(a, item, own.tile, 0, sums);
+}
+
 template <int T, class S>
 static __device__ __forceinline__ void multiply_unit(const gemm_args &a, const uint8_t *stage, uint32_t unit,
                                                      span_warp<S> &own, int32_t (&d)[S::per_warp][S::nt][4]) {
@@ -196,6 +265,17 @@ static __device__ __forceinline__ void multiply_item(const gemm_args &a, const t
   for (uint32_t t = 0; t < S::per_warp; t++) store_tile_of(a, item, own.tile + t, 0, sums[t]);
 }
 
+template <int T, class S, class F>
+static __device__ __forceinline__ void multiply_item_of_spans(const gemm_args &a, const tile_item &item, F &&step) {
+  constexpr uint32_t few = S::nt / 2;
+  if (item.n <= 8 * few)
+    multiply_spans<T, S, few>(a, item, step);
+  else if (S::most_of < S::nt && S::most_of > few && item.n <= 8 * S::most_of)
+    multiply_spans<T, S, S::most_of>(a, item, step);
+  else
+    multiply_spans<T, S, S::nt>(a, item, step);
+}
+
 /* The same by teams. */
 template <int T, class S, class F>
 static __device__ __forceinline__ void multiply_item_by_teams(const gemm_args &a, const tile_item &item, uint8_t *given,
@@ -216,19 +296,27 @@ static __device__ __forceinline__ void multiply_item_by_teams(const gemm_args &a
   store_tile_of(a, item, own.tile, team * n_own * 8, sums);
 }
 
+/* All items of a product by some blocks. */
+template <int T, int SIZE, class B>
+static __device__ __forceinline__ void multiply_product(const gemm_args &a, uint8_t *memory, const B &blocks) {
+  using S = gemm_tile<T, SIZE, 1024>;
+  multiply_items<T, S, 1024>(a, memory, blocks, [&](const tile_item &item, auto &step) {
+    if constexpr (S::teams > 1)
+      multiply_item_by_teams<T, S>(a, item, memory + S::ring_bytes, step);
+    else if constexpr (S::units == 2)
+      multiply_item_of_spans<T, S>(a, item, step);
+    else
+      multiply_item<T, S>(a, item, step);
+  });
+}
+
 template <int T, int SIZE>
 static __global__ void __launch_bounds__(gemm_tile<T, SIZE, 1024>::threads *gemm_tile<T, SIZE, 1024>::teams,
                                          gemm_tile<T, SIZE, 1024>::fits)
     w8a8_gemm_kernel(const __grid_constant__ gemm_args a) {
-  wait_for_prior_grids();
-  using S = gemm_tile<T, SIZE, 1024>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* stages, as gemm_tile has them */
-  multiply_items<T, S, 1024>(a, memory, [&](const tile_item &item, auto &step) {
-    if constexpr (S::teams > 1)
-      multiply_item_by_teams<T, S>(a, item, memory + S::ring_bytes, step);
-    else
-      multiply_item<T, S>(a, item, step);
-  });
+  if (!starts_early<gemm_tile<T, SIZE, 1024>>(a)) wait_for_prior_grids();
+  multiply_product<T, SIZE>(a, memory, all_blocks());
   launch_dependent_grids();
 }
 
@@ -241,7 +329,11 @@ static weft_status launch_items(cuda_device *d, const gemm_args *args) {
     constexpr int T = decltype(type)::value;
     if constexpr (w8a8_takes(T)) {
       using S = gemm_tile<T, SIZE, 1024>;
-      cuda_start_in_order(d, w8a8_gemm_kernel<T, SIZE>, blocks_of<S>(d, *args), S::threads * S::teams, S::bytes, *args);
+      auto kernel = w8a8_gemm_kernel<T, SIZE>;
+      if (starts_early<S>(*args))
+        cuda_start(d, kernel, blocks_of<S>(d, *args), S::threads * S::teams, S::bytes, *args);
+      else
+        cuda_start_in_order(d, kernel, blocks_of<S>(d, *args), S::threads * S::teams, S::bytes, *args);
       return cuda_launched(d, "a product of 8 bits");
     } else {
       return WEFT_E_UNSUPPORTED;

@@ -5,6 +5,7 @@
 #include "kernels/cuda/gemm/w8a8_ahead.h"
 #include "kernels/cuda/gemm/w8a8_dense.h"
 #include "kernels/cuda/gemm/w8a8_gemv_dense.cuh"
+#include "kernels/cuda/portable/gemm_sizes.h"
 
 /* Blocks below n_blocks have the product of a, the others that of b. */
 template <int T, int OTHER, int ROWS>
@@ -20,7 +21,7 @@ static __global__ void __maxnreg__(80)
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
 bool w8a8_gemv_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *b) {
-  if (w8a8_ahead_pairs(d, a, b)) return true;
+  if (w8a8_ahead_pairs(d, a, b) || w8a8_gemm_pairs(d, a, b)) return true;
   bool few = a->is_w8a8 && b->is_w8a8 && a->n_rows <= 8 && !a->is_tiled && !b->is_tiled && !a->gated && !b->gated;
   return few && (a->type == WEFT_TYPE_Q4_K || a->type == WEFT_TYPE_Q5_K) && b->type == WEFT_TYPE_Q6_K &&
          (a->raw.x != NULL) == (b->raw.x != NULL) && a->n_splits == b->n_splits;
@@ -55,6 +56,7 @@ static weft_status start_for_rows(cuda_device *d, const gemm_args &a, const gemm
 
 weft_status w8a8_gemv_pair(cuda_device *d, const gemm_args *a, const gemm_args *b) {
   if (w8a8_ahead_pairs(d, a, b)) return w8a8_ahead_pair(d, a, b);
+  if (w8a8_gemm_pairs(d, a, b)) return w8a8_gemm_pair(d, a, b);
   return a->type == WEFT_TYPE_Q4_K ? start_for_rows<WEFT_TYPE_Q4_K>(d, *a, *b)
                                    : start_for_rows<WEFT_TYPE_Q5_K>(d, *a, *b);
 }
