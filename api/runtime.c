@@ -323,8 +323,14 @@ static void print_weights(const weft_devices *devices, weft_text *t) {
       weft_text_printf(t, "; %.1f MiB of tables in host memory", mib_of(held.n_bytes_tables));
     if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib_of(held.n_bytes_host));
     uint64_t n_cached = 0;
-    for (uint32_t i = 0; i < devices->n; i++) n_cached += weft_device_experts(devices->device[i]).n_bytes_cached;
+    uint32_t n_threads = 0; /* all devices have the same ones */
+    for (uint32_t i = 0; i < devices->n; i++) {
+      const weft_experts_report experts = weft_device_experts(devices->device[i]);
+      n_cached += experts.n_bytes_cached;
+      if (experts.n_threads > 0) n_threads = experts.n_threads;
+    }
     if (n_cached > 0) weft_text_printf(t, ", of which %.1f MiB are in device memory besides", mib_of(n_cached));
+    if (n_threads > 0) weft_text_printf(t, "; %u threads compute some of them", n_threads);
     weft_text_printf(t, "\n");
   }
 }

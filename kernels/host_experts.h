@@ -15,6 +15,8 @@ typedef struct weft_experts_report {
   uint64_t n_bytes_cached;
   uint64_t n_tokens, n_tokens_cached; /* those of them whose expert lay in device memory */
   uint64_t n_exchanged;               /* experts that came into device memory for others */
+  uint64_t n_tokens_computed;         /* of n_tokens: by the processor, where the experts lie */
+  uint32_t n_threads;                 /* of the processor for these; 0: it computes none */
 } weft_experts_report;
 weft_experts_report weft_device_experts(const weft_device *device);
 /* Called before a model's weights are placed, of which experts are the last: they have so many bytes, and may stay in

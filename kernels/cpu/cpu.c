@@ -4,9 +4,6 @@
 #include "kernels/ref/ref.h"
 
 #include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include "base/memory.h"
 
@@ -23,29 +20,8 @@ static const isa_row isa_rows[] = {
     {"avx512-vnni", "avx512", CPU_ISA_AVX512},
 };
 
-#if defined(__x86_64__)
-static bool has_f16c(void) {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
-#endif
-
-/* The builtins also ask whether the system saves the wide registers. */
-static cpu_isa best_isa(void) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-  bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                __builtin_cpu_supports("avx512vnni");
-  if (avx2 && avx512) return CPU_ISA_AVX512;
-  if (avx2) return CPU_ISA_AVX2;
-#endif
-  return CPU_ISA_PORTABLE;
-}
-
 static weft_status choose_isa(const char *flag, const isa_row **out, weft_error *error) {
-  cpu_isa best = best_isa();
+  cpu_isa best = cpu_best_isa();
   *out = &isa_rows[best];
   if (flag == NULL) return WEFT_OK;
   for (size_t i = 0; i < sizeof isa_rows / sizeof isa_rows[0]; i++) {

@@ -23,6 +23,9 @@ typedef enum cpu_isa { CPU_ISA_PORTABLE = 0, CPU_ISA_AVX2 = 1, CPU_ISA_AVX512 = 
 #define CPU_CODE_OF(isa, name) ((void)(isa), &name##_portable)
 #endif
 
+/* The best one that this machine has. */
+cpu_isa cpu_best_isa(void);
+
 typedef struct cpu_device {
   weft_device device; /* first: a weft_device * is a cpu_device * */
   weft_thread_pool *pool;

@@ -14,6 +14,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct weft_thread_pool weft_thread_pool;
 
 /* A task: task is in [0, n_tasks), thread in [0, weft_thread_pool_size). */
@@ -32,4 +36,7 @@ void weft_thread_pool_run(weft_thread_pool *pool, weft_thread_pool_fn fn, void *
 /* Cores this process may use, at least 1. */
 uint32_t weft_thread_pool_cores(void);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "kernels/device_internal.h"
+#include "kernels/host_experts.h"
 #include "kernels/shards_exchange.h"
 
 #ifdef __cplusplus
@@ -23,7 +24,7 @@ extern "C" {
 #define WEFT_MODULE_STRUCTS(X)                                                                                 \
   X(weft_device_config) X(weft_device_info) X(weft_device) X(weft_kernels) X(device_calls) X(step_graphs)      \
   X(step_graphs_calls) X(weft_weight) X(weft_weight_source) X(weft_attention_segment) X(weft_sample_row)       \
-  X(weft_sample_result) X(shards_exchange) X(weft_error)
+  X(weft_sample_result) X(weft_experts_report) X(shards_exchange) X(weft_error)
 /* clang-format on */
 
 typedef struct weft_cuda_module_terms {

@@ -7,9 +7,10 @@
  * Products of many rows, several of them with one weight, take longer than the copies of all slots: a copy that does
  * not wait for them writes over the weight that the later ones still read. A third device has a cache of experts, whose
  * places are exchanged while it runs; then gathers, whole copies and products read what was exchanged; in 8 bits it
- * multiplies codes, and the card that has all experts integers of them. kernels/expert_slots.h says what waits for
- * what, and unit/kernels_expert_slots shows the same without a card; bench/device.sh runs this program also on modules
- * that lack one of the waits, where it must fail.
+ * multiplies codes, and the card that has all experts integers of them, and the processor computes some of what has no
+ * place (kernels/cuda/moe/host_products.cu), in two pairs of types whose rows lie in its two orders.
+ * kernels/expert_slots.h says what waits for what, and unit/kernels_expert_slots shows the same without a card;
+ * bench/device.sh runs this program also on modules that lack one of the waits, where it must fail.
  *
  * Ends with code 77, skipped, where there is no card. */
 #include <stdio.h>
@@ -20,7 +21,13 @@
 #include "kernels/host_experts.h"
 #include "kernels/ops.h"
 
-enum { SKIPPED = 77, LAYERS = 5, EXPERTS = 32, K = 8, N_IN = 2816, N_FF = 704, BLOCK = 34, MANY = 8192, TIMES = 12 };
+enum { SKIPPED = 77, LAYERS = 5, EXPERTS = 32, K = 8, N_IN = 2816, MANY = 8192, TIMES = 12 };
+
+typedef struct experts_shape {
+  weft_type in, down; /* of gate and up, and of down */
+  uint32_t n_layers, n_ff;
+} experts_shape;
+static experts_shape shape = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, LAYERS, 704};
 
 typedef struct rig {
   weft_device *device;
@@ -43,23 +50,26 @@ static void ok(weft_status status, const char *what) {
 
 /* ---- numbers -------------------------------------------------------------------------------------------- */
 
-/* Q8_0: a scale of about 2^-10 and 32 codes; another layer has other codes everywhere. */
-static void fill_weight(uint8_t *bytes, uint64_t n_bytes, uint32_t layer) {
+/* Blocks with a scale of about 2^-10, and codes; another layer has other codes everywhere. */
+static void fill_weight(weft_type type, uint8_t *bytes, uint64_t n_bytes, uint32_t layer) {
+  const uint32_t n_block = weft_type_find((int32_t)type)->n_bytes, n_scales = type == WEFT_TYPE_Q4_K ? 2 : 1;
   uint32_t state = 12345u + layer;
-  for (uint64_t at = 0; at < n_bytes; at += BLOCK) {
-    bytes[at] = (uint8_t)(layer * 16);
-    bytes[at + 1] = 0x14;
-    for (uint32_t i = 2; i < BLOCK; i++) bytes[at + i] = (uint8_t)((state = state * 1664525u + 1013904223u) >> 24);
+  for (uint64_t at = 0; at < n_bytes; at += n_block) {
+    for (uint32_t i = 0; i < n_block; i++) bytes[at + i] = (uint8_t)((state = state * 1664525u + 1013904223u) >> 24);
+    for (uint32_t i = 0; i < n_scales; i++) {
+      bytes[at + 2 * i] = (uint8_t)(layer * 16);
+      bytes[at + 2 * i + 1] = 0x14;
+    }
   }
 }
 
-static weft_weight place(weft_device *device, uint32_t n_out, uint32_t n_in, uint32_t layer) {
-  weft_weight w = {.type = WEFT_TYPE_Q8_0, .n_in = n_in, .n_out = n_out, .n_mats = EXPERTS};
+static weft_weight place(weft_device *device, weft_type type, uint32_t n_out, uint32_t n_in, uint32_t layer) {
+  weft_weight w = {.type = type, .n_in = n_in, .n_out = n_out, .n_mats = EXPERTS};
   uint64_t n_bytes = (uint64_t)EXPERTS * n_out * weft_type_row_bytes(w.type, n_in);
   uint8_t *bytes = malloc(n_bytes);
   weft_error error = {{0}};
   need(bytes != NULL, "memory", "a weight");
-  fill_weight(bytes, n_bytes, layer);
+  fill_weight(type, bytes, n_bytes, layer);
   weft_status status = weft_device_weight(device, &w, bytes, WEFT_USE_EXPERTS, &error);
   need(status == WEFT_OK, "placing a weight", error.text);
   free(bytes);
@@ -104,10 +114,10 @@ static void open_rig(rig *r, weft_device *device) {
   r->x = put(device, x, (uint64_t)MANY * N_IN * sizeof *x);
   r->ids = put(device, ids, sizeof ids);
   r->weights = put(device, weights, sizeof weights);
-  for (uint32_t l = 0; l < LAYERS; l++) {
+  for (uint32_t l = 0; l < shape.n_layers; l++) {
     r->y[l] = put(device, x, (uint64_t)MANY * N_IN * sizeof *x);
-    r->gate_up[l] = place(device, 2 * N_FF, N_IN, l);
-    r->down[l] = place(device, N_IN, N_FF, LAYERS + l);
+    r->gate_up[l] = place(device, shape.in, 2 * shape.n_ff, N_IN, l);
+    r->down[l] = place(device, shape.down, N_IN, shape.n_ff, shape.n_layers + l);
   }
   free(x);
   static const uint32_t n_rows[] = {1, 40, 200, MANY};
@@ -122,7 +132,7 @@ static void open_rig(rig *r, weft_device *device) {
 
 static weft_status enqueue(const rig *r, uint32_t n_rows) {
   weft_status status = WEFT_OK;
-  for (uint32_t l = 0; l < LAYERS && status == WEFT_OK; l++) {
+  for (uint32_t l = 0; l < shape.n_layers && status == WEFT_OK; l++) {
     weft_experts_args a = args_of(r, l, n_rows);
     status = weft_device_zero(r->device, r->y[l], (uint64_t)n_rows * N_IN * sizeof(float));
     for (uint32_t i = 0; i < (n_rows == MANY ? TIMES : 1) && status == WEFT_OK; i++)
@@ -135,19 +145,19 @@ static weft_status enqueue(const rig *r, uint32_t n_rows) {
 static float *run(const rig *r, uint32_t n_rows) {
   weft_status status;
   uint64_t n = (uint64_t)n_rows * N_IN;
-  float *y = malloc(LAYERS * n * sizeof *y);
+  float *y = malloc(shape.n_layers * n * sizeof *y);
   need(y != NULL, "memory", "outputs");
   weft_device_graph_begin(r->device, n_rows, NULL);
   do status = enqueue(r, n_rows);
   while (weft_device_graph_end(r->device, &status));
   ok(status, "the step");
-  for (uint32_t l = 0; l < LAYERS; l++)
+  for (uint32_t l = 0; l < shape.n_layers; l++)
     ok(weft_device_download(r->device, y + l * n, r->y[l], n * sizeof *y), "a download");
   return y;
 }
 
 static void close_rig(rig *r) {
-  for (uint32_t l = 0; l < LAYERS; l++) {
+  for (uint32_t l = 0; l < shape.n_layers; l++) {
     weft_device_weight_free(r->device, &r->gate_up[l]);
     weft_device_weight_free(r->device, &r->down[l]);
     weft_device_free(r->device, r->y[l]);
@@ -187,7 +197,7 @@ static void run_all(const rig *on_card, const rig *streamed, uint32_t n_turns) {
   static const uint32_t n_rows[] = {MANY, 200, 1, 40};
   for (uint32_t i = 0; i < sizeof n_rows / sizeof *n_rows * n_turns; i++) {
     uint32_t n_own = n_rows[i % 4];
-    uint64_t n = (uint64_t)LAYERS * n_own * N_IN;
+    uint64_t n = (uint64_t)shape.n_layers * n_own * N_IN;
     if (n_own == MANY && i > 0) continue; /* once is long enough */
     float *wanted = run(on_card, n_own);
     for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
@@ -212,7 +222,9 @@ static void run_all(const rig *on_card, const rig *streamed, uint32_t n_turns) {
 static void run_cached(const rig *on_card, uint32_t products, uint64_t n_mib, uint32_t n_turns) {
   static rig cached;
   weft_device *device = open_card(n_mib << 20, products);
-  weft_device_expect_experts(device, (uint64_t)LAYERS * EXPERTS * 3 * N_FF * N_IN / 32 * BLOCK);
+  const uint64_t expert =
+      2 * shape.n_ff * weft_type_row_bytes(shape.in, N_IN) + N_IN * weft_type_row_bytes(shape.down, shape.n_ff);
+  weft_device_expect_experts(device, expert * shape.n_layers * EXPERTS);
   open_rig(&cached, device);
   weft_weights_report placed = weft_device_weights(device);
   need(placed.n_bytes_host > 0, "a device with a cache", "no experts lie in host memory");
@@ -222,15 +234,46 @@ static void run_cached(const rig *on_card, uint32_t products, uint64_t n_mib, ui
   need(e.n_bytes_cached >> 20 > n_mib / 4, "a device with a cache", "its places are few");
   need(e.n_tokens_cached > 0 && e.n_tokens_cached < e.n_tokens, "a device with a cache", "it was not used");
   need(e.n_exchanged > 0, "a device with a cache", "no expert came into it");
+  (void)printf("%u threads computed experts for %llu tokens\n", e.n_threads, (unsigned long long)e.n_tokens_computed);
+  need((e.n_threads > 0) == (e.n_tokens_computed > 0), "the processor's share", "it computed nothing");
+  need(e.n_threads == 0 || products == 8, "the processor's share", "16 bits are not its");
   close_rig(&cached);
+}
+
+/* Products of 8 bits: from integers, where the set has them, and from codes that crossed. */
+static int check_eight(void) {
+  static rig on_card;
+  weft_device *device = open_card(0, 8);
+  need(weft_device_get_info(device)->products == 8, "products of 8 bits", "there are none");
+  (void)weft_device_keep_integers(device, true);
+  open_rig(&on_card, device);
+  run_cached(&on_card, 8, 430, 1); /* the processor computes some, where it has cores enough */
+  close_rig(&on_card);
+  shape = (experts_shape){WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_0, LAYERS, 704};
+  open_rig(&on_card, open_card(0, 8));
+  run_cached(&on_card, 8, 250, 1);
+  close_rig(&on_card);
+  shape = (experts_shape){WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 1, 4096}; /* so large that few rows have a share too */
+  open_rig(&on_card, open_card(0, 8));
+  run_cached(&on_card, 8, 700, 1);
+  close_rig(&on_card);
+  return 0;
 }
 
 int main(int argc, char **argv) {
   static rig on_card, streamed;
   weft_log_set_level(WEFT_LOG_ERROR);
-  if (argc > 1 && strncmp(argv[1], "set=", 4) == 0) cuda_set = argv[1] + 4;
+  bool eight_alone = false; /* the argument "eight": products of 8 bits alone */
+  for (int i = 1; i < argc; i++) {
+    if (strncmp(argv[i], "set=", 4) == 0) cuda_set = argv[i] + 4;
+    eight_alone = eight_alone || strcmp(argv[i], "eight") == 0;
+  }
   weft_device *device = open_card(0, 16);
   if (device == NULL) return SKIPPED;
+  if (eight_alone) {
+    weft_device_close(device);
+    return check_eight();
+  }
   open_rig(&on_card, device);
   open_rig(&streamed, open_card(2 << 20, 16)); /* less than one weight */
   need(weft_device_weights(on_card.device).n_bytes_host == 0, "the first device", "experts lie in host memory");
@@ -240,11 +283,5 @@ int main(int argc, char **argv) {
   run_cached(&on_card, 16, 400, 2); /* fetches the chosen experts for any number of rows */
   run_cached(&on_card, 16, 200, 1); /* whole weights for many */
   close_rig(&on_card);
-  device = open_card(0, 8); /* products of 8 bits: from integers, where the set has them, and from codes that crossed */
-  need(weft_device_get_info(device)->products == 8, "products of 8 bits", "there are none");
-  (void)weft_device_keep_integers(device, true);
-  open_rig(&on_card, device);
-  run_cached(&on_card, 8, 430, 1);
-  close_rig(&on_card);
-  return 0;
+  return check_eight();
 }

@@ -27,6 +27,7 @@
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/moe/experts_stream.h"
 #include "kernels/cuda/moe/host_experts.h"
+#include "kernels/cuda/moe/host_products.h"
 #include "kernels/cuda/moe/limited_gate.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/gemm/prologue.cuh"
@@ -54,6 +55,7 @@ typedef struct permute_args {
   int32_t *pair_at; /* [n_pairs] places; -1: the expert is not here */
   int32_t *row_of;  /* [places] */
   job_list list[LISTS];
+  const uint32_t *taken; /* [n_experts] not 0: the processor has the expert (host_products.h); NULL: it has none */
   /* Rows that came quantised to 8 bits, in from_tiles tiles of 8, and where they are permuted to. */
   const uint8_t *from;
   uint8_t *to;
@@ -75,6 +77,7 @@ static __device__ __forceinline__ void scan_experts(const permute_args &g, const
   for (uint32_t e = first; e < end; e++) {
     uint32_t n = begin[e] + count[e];
     places += (n + 7) / 8 * 8;
+    if (g.taken != NULL && g.taken[e] != 0) continue;
 #pragma unroll
     for (uint32_t l = 0; l < LISTS; l++)
       if (g.list[l].rows > 0)
@@ -104,7 +107,7 @@ static __device__ __forceinline__ void scan_experts(const permute_args &g, const
 #pragma unroll
     for (uint32_t l = 0; l < LISTS; l++) {
       const job_list &list = g.list[l];
-      if (blockIdx.x != 0 || list.rows == 0) continue;
+      if (blockIdx.x != 0 || list.rows == 0 || (g.taken != NULL && g.taken[e] != 0)) continue;
       const bool is_first = comes_first(n, list);
       uint32_t to = is_first ? job[l][0] : job[l][1];
       for (uint32_t j = 0; j < n && to < list.most; j += list.rows)
@@ -387,8 +390,16 @@ static weft_status permute_pairs(cuda_device *d, const weft_experts_args *args, 
   bool puts = args->x_form == CUDA_ROWS_W8A8;
   uint32_t rows_per_block = cuda_ceil(args->n_rows, (puts ? 1 : PERMUTE_BLOCKS) * d->n_multiprocessors);
   if (puts && rows_per_block > PERMUTE_ROWS) rows_per_block = PERMUTE_ROWS;
-  permute_args g = {args->ids, args->first_expert,      p->n_pairs, args->k, p->n_experts, rows_per_block, p->pair_at,
-                    p->row_of, {p->list[0], p->list[1]}};
+  permute_args g = {args->ids,
+                    args->first_expert,
+                    p->n_pairs,
+                    args->k,
+                    p->n_experts,
+                    rows_per_block,
+                    p->pair_at,
+                    p->row_of,
+                    {p->list[0], p->list[1]},
+                    host_products_taken(d)};
   uint64_t counts_bytes = 4ull * 2 * p->n_experts;
   if (puts) {
     g.from = (const uint8_t *)(const void *)args->x;
@@ -530,6 +541,7 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
   a.n_rows = p->n_pairs;
   a.y_is_bf16 = a.is_w8a8;
   weft_status status = p->gates_rows ? multiply_gated_rows(d, args, p, &a) : gemm(d, &a);
+  if (status == WEFT_OK) status = host_products_finish(d, args, p->pair_at, p->down);
   if (status != WEFT_OK) return status;
   /* The product with gate and up has waited for the places before it let down start (experts_stream.cu). */
   const experts_results results = {p->down, a.y_is_bf16, p->streamed, p->n_in, p->n_all, p->pair_at};
@@ -667,6 +679,7 @@ static weft_status run_experts(weft_device *device, const weft_experts_args *arg
   if (few && !p.streamed) {
     weft_status status = cuda_experts_await(cuda_of(device), true);
     if (status == WEFT_OK) status = gemv_gate_up(device, args, &p);
+    if (status == WEFT_OK) status = host_products_await(cuda_of(device));
     return status == WEFT_OK ? gemv_down(device, args, &p) : status;
   }
   weft_status status = WEFT_OK;

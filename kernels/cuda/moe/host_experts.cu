@@ -8,7 +8,8 @@
  *   few rows,   a kernel reads the choice and copies the chosen experts alone, from the host or from their places in
  *   many places the cache (kernels/expert_cache.h), in the order of the main stream. The host knows nothing of the
  *               choice, so a graph has it too. From BESIDE_PAIRS pairs on, what has no place comes over a stream of its
- *               own, gate and up first, beside what is computed until it is needed (cuda_experts_await)
+ *               own, gate and up first, beside what is computed until it is needed (cuda_experts_await). With products
+ *               of 8 bits a processor computes some of it, where it lies (host_products.cu)
  *   many rows   whole weights come over a stream of their own; kernels/expert_slots.h decides which lies in which slot
  *               and what waits for what
  *
@@ -16,10 +17,12 @@
  * was counted until then is read without a wait, in memory of the host to which gathers write it. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/moe/host_experts.h"
+#include "kernels/cuda/moe/host_products.h"
 #include "kernels/cuda/weights/packed_layout.cuh"
 
 /* ---- the chosen experts alone ------------------------------------------------------------------------------ */
@@ -40,6 +43,8 @@ typedef struct gather_args {
   const int32_t *ids;
   uint32_t n_weights, n_pairs, first_expert, n_mats;
   bool places_alone; /* what has no place comes beside (fetch_kernel) */
+  bool is_listed;    /* list_missing_kernel has run */
+  desk_args desk;    /* the processor's share */
 } gather_args;
 
 /* Finds the experts that were chosen: chosen [n], ascending. count: [n_mats], zeros before; then the tokens of each. */
@@ -82,7 +87,7 @@ static __device__ __forceinline__ void copy_piece(uint8_t *to, const uint8_t *fr
 /* Pieces of one part of a weight's chosen matrices, of which the blocks take every gridDim.x-th one; first: how many
  * pieces there were before these. */
 static __device__ __forceinline__ uint32_t copy_part(const gather_weight &w, uint32_t part, const uint32_t *chosen,
-                                                     uint32_t n_chosen, bool places_alone, uint32_t first) {
+                                                     uint32_t n_chosen, const gather_args &a, uint32_t first) {
   uint64_t n_bytes = w.parts.n_bytes[part], stride = w.parts.n_bytes[0] + w.parts.n_bytes[1],
            before = part == 0 ? 0 : w.parts.n_bytes[0];
   uint32_t n_pieces = (uint32_t)((n_bytes + GATHER_BYTES - 1) / GATHER_BYTES), n = n_pieces * n_chosen;
@@ -90,7 +95,7 @@ static __device__ __forceinline__ uint32_t copy_part(const gather_weight &w, uin
     uint32_t e = chosen[i / n_pieces];
     uint64_t in = (uint64_t)(i % n_pieces) * GATHER_BYTES, at = w.parts.at[part] + e * n_bytes + in;
     int32_t place = w.place_of[e];
-    if (place < 0 && places_alone) continue;
+    if (place < 0 && (a.places_alone || (a.desk.taken != NULL && a.desk.taken[e] != 0))) continue;
     const uint8_t *from = place < 0 ? w.from + at : w.places + (uint64_t)place * stride + before + in;
     copy_piece(w.to + at, from, (uint32_t)min((uint64_t)GATHER_BYTES, n_bytes - in));
   }
@@ -111,10 +116,10 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
   uint32_t *chosen = count + a.n_mats, n_chosen = find_chosen(a, count, chosen), first = 0;
   for (uint32_t i = 0; i < a.n_weights; i++) {
     const gather_weight &w = a.weight[i];
-    if (blockIdx.x == i && !a.places_alone) copy_piece(w.to, w.from, PACKED_HEADER_BYTES);
-    if (blockIdx.x == 0 && !a.places_alone) tell_counts(w, a.n_mats, count);
+    if (blockIdx.x == i && !a.is_listed) copy_piece(w.to, w.from, PACKED_HEADER_BYTES);
+    if (blockIdx.x == 0 && !a.is_listed) tell_counts(w, a.n_mats, count);
     for (uint32_t part = 0; part < CUDA_MATRIX_PARTS; part++)
-      if (w.parts.n_bytes[part] > 0) first = copy_part(w, part, chosen, n_chosen, a.places_alone, first);
+      if (w.parts.n_bytes[part] > 0) first = copy_part(w, part, chosen, n_chosen, a, first);
   }
 }
 
@@ -122,13 +127,65 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
 
 enum { FETCH_AT_ONCE = 4, FETCH_UNITS = 32 * FETCH_AT_ONCE /* of 16 bytes, of a warp at once */ };
 
+/* One block: the processor's share of the chosen experts (kernels/host_share.h), and its rows' slots. own: [4 n_mats],
+ * of which own[e] is UINT32_MAX afterwards where expert e is not of the share. */
+static __device__ __forceinline__ void take_share(const gather_args &a, const uint32_t *count, const uint32_t *chosen,
+                                                  uint32_t n_chosen, uint32_t *own) {
+  __shared__ uint32_t n_away, n_taken;
+  uint32_t *key = own + a.n_mats, *order = key + a.n_mats, *rows = order + a.n_mats;
+  if (threadIdx.x == 0) n_away = 0;
+  for (uint32_t e = threadIdx.x; e < a.n_mats; e += GATHER_THREADS) own[e] = UINT32_MAX;
+  __syncthreads();
+  if (a.desk.list == NULL) return;
+  for (uint32_t c = threadIdx.x; c < n_chosen; c += GATHER_THREADS) {
+    bool away = true;
+    for (uint32_t i = 0; i < a.n_weights; i++) away = away && a.weight[i].place_of[chosen[c]] < 0;
+    key[c] = away ? count[chosen[c]] : UINT32_MAX;
+    if (away) atomicAdd(&n_away, 1u);
+  }
+  __syncthreads();
+  for (uint32_t c = threadIdx.x; c < n_chosen; c += GATHER_THREADS) {
+    uint32_t rank = 0;
+    for (uint32_t other = 0; other < n_chosen; other++)
+      rank += key[other] < key[c] || (key[other] == key[c] && other < c) ? 1 : 0;
+    if (key[c] != UINT32_MAX) order[rank] = chosen[c], rows[rank] = key[c];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    host_list *list = a.desk.list;
+    host_share_times times = a.desk.times;
+    times.expert *= list->factor, times.row *= list->factor, times.begin = list->begin;
+    uint32_t n = min(host_share_of(&times, rows, n_away), (uint32_t)DESK_EXPERTS), at = 0;
+    for (uint32_t i = 0; i < n; at += rows[i++]) {
+      list->expert[i] = {order[i], at, rows[i]};
+      own[order[i]] = at;
+    }
+    list->n_experts = n;
+    list->n_slots = a.desk.slots->n = at;
+    n_taken = n;
+  }
+  __syncthreads();
+  for (uint32_t e = threadIdx.x; e < a.n_mats; e += GATHER_THREADS) a.desk.taken[e] = own[e] != UINT32_MAX ? 1 : 0;
+  for (uint32_t p = threadIdx.x; p < DESK_FEW; p += GATHER_THREADS) a.desk.slots->slot_of[p] = -1;
+  __syncthreads();
+  for (uint32_t p = threadIdx.x; p < a.n_pairs && n_taken > 0; p += GATHER_THREADS) {
+    uint32_t e = (uint32_t)a.ids[p] - a.first_expert;
+    if (e >= a.n_mats || own[e] == UINT32_MAX) continue;
+    uint32_t slot = atomicAdd(&own[e], 1u);
+    a.desk.slots->pair[slot] = (int32_t)p, a.desk.slots->expert[slot] = (int32_t)e;
+    if (p < DESK_FEW) a.desk.slots->slot_of[p] = (int32_t)slot;
+  }
+}
+
 /* One block: lists what of each weight has to come from the host. */
 static __global__ void __launch_bounds__(GATHER_THREADS) list_missing_kernel(const __grid_constant__ gather_args a) {
-  extern __shared__ uint32_t count[]; /* [n_mats], then the chosen ones */
+  extern __shared__ uint32_t count[]; /* [n_mats], then the chosen ones, then what take_share has */
   for (uint32_t e = threadIdx.x; e < a.n_mats; e += GATHER_THREADS) count[e] = 0;
   __syncthreads();
   launch_dependents_and_wait();
   uint32_t *chosen = count + a.n_mats, n_chosen = find_chosen(a, count, chosen), lane = threadIdx.x % 32;
+  uint32_t *own = chosen + a.n_mats;
+  take_share(a, count, chosen, n_chosen, own);
   for (uint32_t i = 0; i < a.n_weights; i++) {
     const gather_weight &w = a.weight[i];
     copy_piece(w.to, w.from, PACKED_HEADER_BYTES);
@@ -137,7 +194,7 @@ static __global__ void __launch_bounds__(GATHER_THREADS) list_missing_kernel(con
     uint32_t n = 0;
     for (uint32_t first = 0; first < n_chosen; first += 32) {
       uint32_t c = first + lane, e = c < n_chosen ? chosen[c] : 0;
-      uint32_t is = __ballot_sync(0xFFFFFFFFu, c < n_chosen && w.place_of[e] < 0);
+      uint32_t is = __ballot_sync(0xFFFFFFFFu, c < n_chosen && w.place_of[e] < 0 && own[e] == UINT32_MAX);
       if (is >> lane & 1u) w.missing[n + __popc(is & ((1u << lane) - 1u))] = e;
       n += __popc(is);
     }
@@ -266,6 +323,7 @@ static void close_kept(cuda_device *d, cuda_kept_experts *kept) {
   if (kept->place_of != NULL) (void)cudaFree(kept->place_of);
   if (kept->data != NULL) (void)cudaFreeHost(kept->data);
   if (kept->told != NULL) (void)cudaFreeHost(kept->told);
+  weft_free(kept->job);
   d->cache->report.n_bytes_cached -= kept->cache.n_places * place_bytes(kept);
   expert_cache_close(&kept->cache);
   memset(kept, 0, sizeof *kept);
@@ -328,9 +386,12 @@ static weft_status fill_kept(cuda_device *d, cuda_kept_experts *kept, uint32_t n
   if (status == WEFT_OK) status = open_counts(d, kept, n_mats);
   if (status == WEFT_OK) status = open_cache(d, kept, n_mats, n_bytes, packed);
   if (status != WEFT_OK) return status;
-  error = cudaMemcpyAsync(kept->data, packed, n_bytes, cudaMemcpyDefault, d->stream);
+  error = cudaStreamSynchronize(d->stream);
+  const uint64_t began = weft_clock_us();
+  if (error == cudaSuccess) error = cudaMemcpyAsync(kept->data, packed, n_bytes, cudaMemcpyDefault, d->stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(d->stream);
   status = cuda_judge(d, error, "experts to the host");
+  if (status == WEFT_OK) host_desk_hear_link(d, n_bytes, weft_clock_us() - began);
   return status == WEFT_OK ? expert_slots_keep(&d->experts.slots, kept->data, n_bytes) : status;
 }
 
@@ -338,6 +399,7 @@ weft_status cuda_experts_keep(cuda_device *d, const weft_weight *weight, const c
                               const void *packed, uint64_t n_bytes, void **out) {
   weft_status status = open_experts(d);
   if (status == WEFT_OK && n_bytes > d->experts.slot_bytes) status = grow_staging(d, n_bytes);
+  if (status == WEFT_OK) status = host_desk_grow(d, weight);
   if (status != WEFT_OK) return status;
   cuda_experts_cache *c = d->cache;
   void *list = weft_grow(c->kept, c->n_kept, &c->kept_max, 64, sizeof *c->kept);
@@ -372,6 +434,7 @@ void cuda_experts_close(cuda_device *d) {
   cuda_experts_cache *c = d->cache;
   if (c == NULL) return;
   if (h->stream != NULL) (void)cudaStreamSynchronize(h->stream);
+  host_desk_close(d);
   while (c->n_kept > 0) close_kept(d, &c->kept[--c->n_kept]);
   for (uint32_t i = 0; i < EXPERT_SLOTS_EVENTS; i++)
     if (h->event[i] != NULL) (void)cudaEventDestroy(h->event[i]);
@@ -402,6 +465,7 @@ void cuda_experts_report(const weft_device *device, weft_experts_report *out) {
   out->n_tokens = __atomic_load_n(&c->report.n_tokens, __ATOMIC_RELAXED);
   out->n_tokens_cached = __atomic_load_n(&c->report.n_tokens_cached, __ATOMIC_RELAXED);
   out->n_exchanged = __atomic_load_n(&c->report.n_exchanged, __ATOMIC_RELAXED);
+  host_products_report(c, out);
 }
 
 /* ---- the cache --------------------------------------------------------------------------------------------- */
@@ -490,12 +554,22 @@ static bool gathers_call(const weft_experts_args *args, cuda_kept_experts *const
 /* Events of slots, which are empty where experts are gathered. */
 enum { BESIDE_BEGINS, BESIDE_IN, BESIDE_DOWN, BESIDE_PAIRS = 1024 /* of a call, at least: others have few experts */ };
 
-/* What has no place comes by the copying stream, down last, while the main stream copies what has, permutes rows, and
- * multiplies with what is there: cuda_experts_await has the waits. n_in: how many of the weights are gate and up. */
-static weft_status fetch_beside(cuda_device *d, gather_args *a, uint32_t n_in) {
-  cuda_host_experts *h = &d->experts;
-  cuda_start(d, list_missing_kernel, 1, GATHER_THREADS, 8ull * a->n_mats, *a);
+/* shares: the processor computes some of them. */
+static weft_status list_experts(cuda_device *d, const weft_experts_args *args, cuda_kept_experts *const kept[4],
+                                gather_args *a, bool shares) {
+  cuda_start(d, list_missing_kernel, 1, GATHER_THREADS, 24ull * a->n_mats, *a);
+  a->is_listed = d->fresh = true;
   weft_status status = cuda_launched(d, "listing experts");
+  return status == WEFT_OK && shares ? host_products_start(d, args, kept) : status;
+}
+
+/* What has no place comes by the copying stream, down last, while the main stream copies what has, permutes rows, and
+ * multiplies with what is there: cuda_experts_await has the waits. */
+static weft_status fetch_beside(cuda_device *d, const weft_experts_args *args, cuda_kept_experts *const kept[4],
+                                gather_args *a) {
+  cuda_host_experts *h = &d->experts;
+  const uint32_t n_in = a->n_weights - (kept[3] != NULL);
+  weft_status status = list_experts(d, args, kept, a, host_products_take(d, args, kept, false, &a->desk));
   if (status == WEFT_OK) status = slot_record(d, BESIDE_BEGINS, EXPERT_STREAM_MAIN);
   if (status == WEFT_OK) status = slot_wait(d, BESIDE_BEGINS, EXPERT_STREAM_COPY);
   for (uint32_t i = 0; i <= a->n_weights && status == WEFT_OK; i++) {
@@ -542,7 +616,10 @@ static weft_status gather_experts(cuda_device *d, const weft_experts_args *args,
                                kept[i]->parts};
   }
   weft_status status = cuda_experts_join(d);
-  if (status == WEFT_OK && a.n_pairs >= BESIDE_PAIRS) status = fetch_beside(d, &a, a.n_weights - (kept[3] != NULL));
+  if (status == WEFT_OK && a.n_pairs >= BESIDE_PAIRS)
+    status = fetch_beside(d, args, kept, &a);
+  else if (status == WEFT_OK && host_products_take(d, args, kept, true, &a.desk))
+    status = list_experts(d, args, kept, &a, true);
   if (status != WEFT_OK) return status;
   cuda_start(d, gather_kernel, 2 * d->n_multiprocessors, GATHER_THREADS, 8ull * a.n_mats, a);
   d->fresh = true;
@@ -567,6 +644,7 @@ weft_status cuda_experts_bring(cuda_device *d, weft_experts_args *args, weft_wei
   uint32_t n_kept = 0;
   weft_status status = WEFT_OK;
   if (h->stream == NULL) return WEFT_OK;
+  host_products_none(d);
   for (uint32_t i = 0; i < 4; i++) {
     if (*weight[i] != NULL) kept[i] = find_kept(d, (*weight[i])->data);
     n_kept += kept[i] != NULL;

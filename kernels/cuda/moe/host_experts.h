@@ -26,6 +26,7 @@ typedef struct cuda_kept_experts {
   uint32_t *n_tokens; /* device [n_mats]: tokens that each expert was given by a gather */
   uint32_t *missing;  /* device [n_mats + 1]: of the last call, the chosen experts without a place; how many they are */
   uint32_t *told;     /* pinned [n_mats]: the same, as the last gather has written it, which may run */
+  void *job;          /* of a down: what the processor is given for a call (host_products.cu) */
 } cuda_kept_experts;
 
 /* What is kept on the host, and which of it lies on the card besides. */
@@ -35,6 +36,7 @@ typedef struct cuda_experts_cache {
   uint32_t next;                 /* of kept, whose experts are exchanged first */
   uint32_t heard_max, *heard;    /* `told` at one moment */
   bool in_awaited, down_awaited; /* experts of the call that come beside what is computed (cuda_experts_await) */
+  struct host_desk *desk;        /* of those that a processor computes (host_products.h); NULL: there is none */
   weft_experts_report report;
 } cuda_experts_cache;
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/gemm/w8a8_gemv.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/moe/host_products.h"
 #ifndef WEFT_CUDA_PORTABLE
 #include "kernels/cuda/gemm/integers_gemv.cuh"
 #endif
@@ -111,6 +112,18 @@ static __device__ __forceinline__ void multiply_rank(const gemm_args &a, uint32_
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __bfloat162float(__float2bfloat16_rn(__fmul_rn(sum[h], down)));
 }
 
+/* Puts a processor's results of a pair, whose expert did not cross, in the place of what was made of other bytes. */
+static __device__ __forceinline__ void take_result(const gemm_args &a, const desk_results &host, uint32_t matrix,
+                                                   uint64_t pair, uint32_t tile, float *done) {
+  const int32_t slot = host.slot_of[pair];
+  if (slot < 0) return;
+  __syncwarp();
+  const uint32_t lane = threadIdx.x % 32;
+  if (lane >= 16) return;
+  const float sum = __ldcg(host.sums + (uint64_t)slot * host.n_sums + 16 * tile + lane);
+  done[lane] = __bfloat162float(__float2bfloat16_rn(__fmul_rn(sum, scale_of(a.weight[0], matrix))));
+}
+
 /* A warp's tasks in a block's row tiles of the shared MLP: task t is span t % n_spans of tile t / n_spans. */
 template <int T>
 static __device__ __forceinline__ void issue_task(const gemm_args &a, gemv_ring &ring, uint32_t stage,
@@ -175,7 +188,7 @@ static __host__ __device__ __forceinline__ uint32_t size_of_rows(uint32_t n_span
 template <int T, bool ONE>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
     w8a8_down_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared,
-                     const float *weights, uint32_t k, uint32_t n_stages) {
+                     const float *weights, uint32_t k, uint32_t n_stages, const __grid_constant__ desk_results host) {
   /* Stages of the warps; rows; two times 16 results of ranks, or the spans of the shared MLP. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
@@ -214,6 +227,8 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
         quantise_row<RANK_SPANS>(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
         __syncwarp();
         multiply_rank<T>(a, matrix, numbers, scales, ring, ahead, own + 16 * j);
+        if (host.slot_of != NULL)
+          take_result(a, host, matrix, r * k + j, item - (uint32_t)r * a.weight[0].n_tiles, own + 16 * j);
       } else if (lane < 16) {
         own[16 * j + lane] = not_a_number();
       }
@@ -258,7 +273,8 @@ static weft_status launch_down(cuda_device *d, const gemm_args &a, const gemm_ar
            n_items = shared_items(shared) + a.weight[0].n_tiles * a.n_rows,
            room = d->n_multiprocessors * (2 * bytes <= GEMV_SHARED_BYTES_MAX ? 2 : 1);
   cuda_start(d, a.n_rows == 1 ? w8a8_down_kernel<T, true> : w8a8_down_kernel<T, T == INTEGERS>,
-             n_items < room ? n_items : room, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages);
+             n_items < room ? n_items : room, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages,
+             host_products_results(d));
   return cuda_launched(d, "the down side of experts in 8 bits");
 }
 
