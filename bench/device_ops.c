@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Times the ops of a model at the shapes of a 26B mixture of experts, on a device of choice.
  *
- * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS [PRODUCTS [ISA]]]]]]
- *        cases whose name contains WORD, of ROWS rows (0: any); a JSON object each. With SECONDS each is run so long
- *        on, and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16 bits, or 8i: 8 bits
- *        from integers of weights. ISA: a set of instructions or of kernels, as of `--isa`.
+ * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS [PRODUCTS [ISA [TURNS]]]]]]]
+ *        cases whose name and type, "q Q4_K", contain WORD, of ROWS rows (0: any); a JSON object each. With SECONDS
+ *        each is run so long on, and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16
+ *        bits, or 8i: 8 bits from integers of weights. ISA: a set of instructions or of kernels, as of `--isa`; or
+ *        several of one set that hold the card to families (kernels/cuda/portable/tiles.h) with a ; between them, for
+ *        each of which a case is timed in turn, TURNS times.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
  * among copies that together exceed the cache. floor_us: the larger of bytes and operations over what the card can be
@@ -19,198 +21,12 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "bench/device_cases.h"
 #include "bench/energy.h"
+#include "bench/held_sets.h"
 #include "kernels/ops.h"
 
 static const double MEMORY_SHARE = 4.2e12 / 4.917e12, PRODUCT_SHARE = 770e12 / 1070.5e12;
-
-enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 8192, COPIES_MAX = 8 };
-enum { DRAFTER = 1024, CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200, N_X = ROWS_MAX * 16 * 512 /* inputs */ };
-
-typedef enum work {
-  WORK_MATMUL,
-  WORK_EXPERTS,
-  WORK_ATTENTION,
-  WORK_HEAD,
-  WORK_NORM,
-  WORK_SAMPLE,
-  WORK_ROUTE,
-  WORK_CLASSES,
-  WORK_HELD,
-  WORK_NORMS,
-  WORK_STORE,
-  WORK_DELTA_ROWS,
-  WORK_DELTA_RULE
-} work;
-
-typedef enum sample_kind { SAMPLE_ALL, SAMPLE_MOST, SAMPLE_TEMPERATURE, SAMPLE_BEST } sample_kind;
-
-typedef struct bench_case {
-  const char *name;
-  work what;
-  weft_type type, down; /* attention: of the keys */
-  uint32_t n_rows, n_out, n_in;
-  /* attention */
-  uint32_t n_heads, n_kv_heads, dim, window, kv_len, n_segments;
-  bool canvas;
-} bench_case;
-
-#define MATMUL(name, type, rows, out, in) \
-  { name, WORK_MATMUL, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, out, in, 0, 0, 0, 0, 0, 0, false }
-/* Beside one another: 4096 is whole blocks of every type. */
-#define TYPE(type) MATMUL("types", type, 1, HIDDEN, 4096), MATMUL("types", type, 256, HIDDEN, 4096)
-#define MOE(name, type, down, rows) \
-  { name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false }
-/* The same with rows that the norm before left in the form that the weights take. */
-#define PREPARED(name, type, down, rows) \
-  { name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, true }
-#define ROUTE(name, rows) \
-  { name, WORK_ROUTE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, EXPERTS, HIDDEN, 0, 0, 0, 0, 0, 0, false }
-#define SLIDE(name, type, rows, kv, segments, canvas) \
-  { name, WORK_ATTENTION, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas }
-#define GLOBAL(name, type, rows, kv, segments, canvas) \
-  { name, WORK_ATTENTION, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas }
-/* The norms of a layer after its attention or, if is_end, after its experts. */
-#define NORMS(name, rows, is_end) \
-  { name, WORK_NORMS, WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, rows, 16, HIDDEN, 0, 0, 0, 0, 0, 0, is_end }
-#define STORE(name, rows) \
-  { name, WORK_STORE, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 0, 0, 1, false }
-/* Both ops of the delta rule, of sequences with kv_len positions before the call. */
-#define DELTA(rows, kv, segments)                                                                                     \
-  {"delta rows", WORK_DELTA_ROWS, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 32, 16, 128, 0, kv, segments, false}, { \
-    "delta rule", WORK_DELTA_RULE, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 32, 16, 128, 0, kv, segments, false    \
-  }
-#define SAMPLE(name, rows, asked) \
-  { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, asked, 0, 0, 0, 0, 0, 0, 0, false }
-#define HELD(name, rows) \
-  { name, WORK_HELD, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
-#define CLASSES(name, rows, n) \
-  { name, WORK_CLASSES, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, n, 0, 0, 0, 0, 0, 0, 0, false }
-#define HEAD(name, type, rows, soft) \
-  { name, WORK_HEAD, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, VOCAB, HIDDEN, 0, 0, 0, 0, 0, 0, soft }
-
-static const bench_case cases[] = {
-    MATMUL("q", Q4_K, 1, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 8, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 32, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 64, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 128, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 256, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 2048, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 8192, 4096, HIDDEN),
-    MATMUL("q", Q8_0, 1, 4096, HIDDEN),
-    MATMUL("q", Q8_0, 256, 4096, HIDDEN),
-    MATMUL("q", Q6_K, 1, 4096, HIDDEN),
-    MATMUL("q", BF16, 1, 4096, HIDDEN),
-    MATMUL("q", BF16, 2048, 4096, HIDDEN),
-    TYPE(Q4_K),
-    TYPE(Q4_1),
-    TYPE(Q5_1),
-    TYPE(Q2_K),
-    TYPE(Q3_K),
-    TYPE(IQ4_NL),
-    TYPE(NVFP4),
-    TYPE(IQ4_XS),
-    TYPE(IQ3_S),
-    TYPE(IQ2_S),
-    MATMUL("o", Q4_K, 1, HIDDEN, 4096),
-    MATMUL("o", Q4_K, 256, HIDDEN, 4096),
-    MATMUL("qkv", Q4_K, 256, 8192, HIDDEN),
-    MATMUL("global qkv", Q4_K, 256, 9216, HIDDEN),
-    MATMUL("mlp", Q4_K, 256, 4224, HIDDEN),
-    MATMUL("global o", Q4_K, 256, HIDDEN, 8192),
-    MATMUL("down", Q8_0, 1, HIDDEN, 2112),
-    MATMUL("down", Q8_0, 256, HIDDEN, 2112),
-    MATMUL("down", Q8_0, 8192, HIDDEN, 2112),
-    MATMUL("q", Q4_K, 4, 4096, HIDDEN),
-    MATMUL("head", Q6_K, 4, VOCAB, HIDDEN),
-    MATMUL("drafter q", Q8_0, 1, 4096, DRAFTER),
-    MATMUL("drafter down", Q8_0, 1, DRAFTER, 8192),
-    MATMUL("drafter head", Q8_0, 1, VOCAB, DRAFTER),
-    ROUTE("router", 1),
-    ROUTE("router", 2),
-    ROUTE("router", 4),
-    ROUTE("router", 8),
-    ROUTE("router", 32),
-    ROUTE("router", 256),
-    ROUTE("router", 512),
-    ROUTE("router", 1024),
-    ROUTE("router", 2048),
-    ROUTE("router", 8192),
-    MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),
-    MATMUL("head", Q6_K, 64, VOCAB, HIDDEN),
-    MATMUL("head", Q6_K, 128, VOCAB, HIDDEN),
-    MATMUL("head", Q4_K, 128, VOCAB, HIDDEN),
-    MOE("experts", Q4_K, Q8_0, 1),
-    MOE("experts", Q4_K, Q8_0, 2),
-    MOE("experts", Q4_K, Q8_0, 4),
-    MOE("experts", Q4_K, Q8_0, 5),
-    MOE("experts", Q4_K, Q8_0, 8),
-    MOE("experts", Q4_K, Q8_0, 16),
-    MOE("experts", Q4_K, Q8_0, 32),
-    MOE("experts", Q4_K, Q8_0, 128),
-    MOE("experts", Q4_K, Q8_0, 256),
-    MOE("experts", Q4_K, Q8_0, 2048),
-    MOE("experts", Q4_K, Q8_0, 8192),
-    PREPARED("prepared experts", Q4_K, Q8_0, 2048),
-    PREPARED("prepared experts", Q4_K, Q8_0, 8192),
-    SLIDE("sliding decode", BF16, 1, 4096, 1, false),
-    SLIDE("sliding decode", BF16, 32, 1024, 32, false),
-    GLOBAL("global decode", BF16, 1, 4096, 1, false),
-    GLOBAL("global decode", BF16, 1, 16384, 1, false),
-    GLOBAL("global decode", BF16, 32, 1024, 32, false),
-    SLIDE("sliding canvas", BF16, 256, 512, 1, true),
-    GLOBAL("global canvas", BF16, 256, 512, 1, true),
-    GLOBAL("global canvas", BF16, 256, 16384, 1, true),
-    SLIDE("sliding prefill", BF16, 2048, 0, 1, false),
-    GLOBAL("global prefill", BF16, 2048, 0, 1, false),
-    SLIDE("sliding decode", Q8_0, 1, 4096, 1, false),
-    SLIDE("sliding decode", Q8_0, 32, 1024, 32, false),
-    GLOBAL("global decode", Q8_0, 1, 4096, 1, false),
-    GLOBAL("global decode", Q8_0, 1, 16384, 1, false),
-    GLOBAL("global decode", Q8_0, 32, 1024, 32, false),
-    SLIDE("sliding canvas", Q8_0, 256, 512, 1, true),
-    GLOBAL("global canvas", Q8_0, 256, 512, 1, true),
-    GLOBAL("global canvas", Q8_0, 256, 16384, 1, true),
-    SLIDE("sliding prefill", Q8_0, 2048, 0, 1, false),
-    GLOBAL("global prefill", Q8_0, 2048, 0, 1, false),
-    SLIDE("run decode", BF16, 4, 1024, 1, false),
-    GLOBAL("global run decode", BF16, 4, 1024, 1, false),
-    GLOBAL("global run decode", BF16, 8, 1024, 1, false),
-    DELTA(1, 96, 1),
-    DELTA(32, 96, 32),
-    DELTA(64, 96, 64),
-    DELTA(2048, 0, 1),
-    DELTA(2048, 0, 8),
-    HEAD("head_stats", Q4_K, 1, false),
-    HEAD("head_stats", Q4_K, 32, false),
-    HEAD("head_stats with soft", Q4_K, 256, true),
-    HEAD("head_stats with soft", Q6_K, 256, true),
-    {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 1, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
-    SAMPLE("sample", 1, SAMPLE_ALL),
-    SAMPLE("sample", 32, SAMPLE_ALL),
-    SAMPLE("sample", 64, SAMPLE_ALL),
-    SAMPLE("sample of most", 1, SAMPLE_MOST),
-    SAMPLE("sample of most", 32, SAMPLE_MOST),
-    SAMPLE("sample of most", 64, SAMPLE_MOST),
-    SAMPLE("sample by temperature", 1, SAMPLE_TEMPERATURE),
-    SAMPLE("sample by temperature", 64, SAMPLE_TEMPERATURE),
-    SAMPLE("sample of the best", 1, SAMPLE_BEST),
-    SAMPLE("sample of the best", 64, SAMPLE_BEST),
-    CLASSES("classes of a schema", 8, 900),
-    CLASSES("classes of a schema", 64, 900),
-    CLASSES("classes of one size", 64, 4096),
-    HELD("sample of a format", 1),
-    HELD("sample of a format", 32),
-    HELD("sample of a format", 64),
-    {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 256, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
-    NORMS("norms after attention", 2048, false),
-    NORMS("norms after attention", 8192, false),
-    NORMS("norms after experts", 2048, true),
-    NORMS("norms after experts", 8192, true),
-    STORE("norms of heads", 2048),
-    STORE("norms of heads", 8192),
-};
 
 typedef struct room {
   weft_device *device;
@@ -226,6 +42,9 @@ typedef struct room {
   void *scratch;
   uint64_t scratch_bytes, n_out;
   double bytes, operations;
+  const weft_device_config *config;
+  const char *isas; /* of the command line */
+  uint32_t n_turns;
 } room;
 
 /* A bench of ops has no caller to report to. */
@@ -703,14 +522,8 @@ static double floor_of(const room *r) {
   return fmax(r->bytes / (MEMORY_SHARE * d->memory_rate), r->operations / (PRODUCT_SHARE * d->product_rate));
 }
 
-static void time_case(room *r, const bench_case *c, double seconds) {
+static void time_as_held(room *r, const bench_case *c, double seconds, const char *set) {
   double sample[5];
-  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD ||
-                     c->what == WORK_ROUTE || c->what == WORK_NORMS;
-  if (has_weights) place_weights(r, c);
-  if (c->what == WORK_SAMPLE || c->what == WORK_CLASSES || c->what == WORK_HELD) fill_logits(r);
-  if (c->what == WORK_CLASSES) fill_classes(r, c);
-  must_succeed(weft_device_sync(r->device), c->name);
   double first = seconds_of(r, c, 2) / 2.0;
   uint32_t n = first > 0.02 / ITERATIONS_MAX ? (uint32_t)(0.02 / first) + 2 : ITERATIONS_MAX;
   for (uint32_t i = 0; i < 5; i++) sample[i] = seconds_of(r, c, n) / n;
@@ -721,9 +534,29 @@ static void time_case(room *r, const bench_case *c, double seconds) {
                (sample[4] - sample[0]) * 1e6);
   if (floor_s > 0.0) (void)printf(",\"floor_us\":%.2f,\"ratio\":%.2f", floor_s * 1e6, median / floor_s);
   (void)printf(",\"gb_s\":%.0f,\"tflop_s\":%.1f", r->bytes / median * 1e-9, r->operations / median * 1e-12);
+  if (set != NULL) (void)printf(",\"set\":\"%s\"", set);
   if (seconds > 0.0) print_sustained(r, c, median, seconds);
   (void)puts("}");
   (void)fflush(stdout);
+}
+
+static void time_case(room *r, const bench_case *c, double seconds) {
+  bool is_list = r->isas != NULL && strchr(r->isas, ';') != NULL;
+  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD ||
+                     c->what == WORK_ROUTE || c->what == WORK_NORMS;
+  if (has_weights) place_weights(r, c);
+  if (c->what == WORK_SAMPLE || c->what == WORK_CLASSES || c->what == WORK_HELD) fill_logits(r);
+  if (c->what == WORK_CLASSES) fill_classes(r, c);
+  must_succeed(weft_device_sync(r->device), c->name);
+  char set[HELD_SET_BYTES];
+  for (uint32_t turn = 0; turn < (is_list ? r->n_turns : 0); turn++) {
+    for (const char *list = r->isas; held_sets_take(&list, set) != NULL;) {
+      weft_error error = {{0}};
+      if (held_sets_hold(*r->config, set, &error) != WEFT_OK) die_with(set, error.text);
+      time_as_held(r, c, seconds, set);
+    }
+  }
+  if (!is_list) time_as_held(r, c, seconds, NULL);
   give_weights(r);
 }
 
@@ -760,10 +593,15 @@ static void fill_pages(room *r, uint64_t n_pages, uint64_t pages_bytes) {
 
 int main(int argc, char **argv) {
   static room r;
+  char first[HELD_SET_BYTES];
+  r.isas = argc > 6 ? argv[6] : NULL;
+  r.n_turns = argc > 7 ? (uint32_t)strtoul(argv[7], NULL, 10) : 1;
+  const char *list = r.isas;
   weft_device_config config = {.backend = argc > 1 ? argv[1] : NULL,
                                .products = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0,
                                .integers = argc > 5 && strcmp(argv[5], "8i") == 0,
-                               .isa = argc > 6 ? argv[6] : NULL};
+                               .isa = held_sets_take(&list, first)};
+  r.config = &config;
   weft_error error = {{0}};
   if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die_with("device", error.text);
   uint64_t n_x = N_X, n_pages = 4096, pages_bytes = n_pages << 17;
@@ -791,7 +629,9 @@ int main(int argc, char **argv) {
                   PRODUCT_SHARE * d->product_rate * 1e-12);
   (void)fprintf(stderr, "\n");
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    if (argc > 2 && strstr(cases[i].name, argv[2]) == NULL) continue;
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s %s", cases[i].name, weft_type_find((int32_t)cases[i].type)->name);
+    if (argc > 2 && strstr(name, argv[2]) == NULL) continue;
     uint32_t n_rows = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
     if (n_rows != 0 && cases[i].n_rows != n_rows) continue;
     time_case(&r, &cases[i], argc > 4 ? strtod(argv[4], NULL) : 0.0);

@@ -15,8 +15,8 @@ static bool fits_portable(uint32_t capability) {
 }
 
 const card_set card_sets[CARD_SETS] = {
-    {"hopper", "sm_90", fits_hopper, "libweft-cuda.so"},
-    {"portable", "sm_80 and later", fits_portable, "libweft-cuda-portable.so"},
+    {"hopper", "sm_90", fits_hopper, "libweft-cuda.so", false},
+    {"portable", "sm_80 and later", fits_portable, "libweft-cuda-portable.so", true},
 };
 
 /* One architecture of a list, as "90a-real". */
@@ -116,6 +116,11 @@ static weft_status refuse_module(const card_wish *wish, const card_set *fitting,
                    suffix_of(wish->capability));
 }
 
+static bool is_named(const char *wish, const card_set *set) {
+  size_t n = strlen(set->name);
+  return strncmp(wish, set->name, n) == 0 && (wish[n] == 0 || (wish[n] == '@' && set->has_families));
+}
+
 weft_status card_choose_set(const card_wish *wish, const card_set *sets, uint32_t n_sets, uint32_t *out,
                             weft_error *error) {
   char names[160];
@@ -123,7 +128,7 @@ weft_status card_choose_set(const card_wish *wish, const card_set *sets, uint32_
   bool is_known = wish->set == NULL;
   const card_set *fitting = NULL; /* of the module, if there is one there */
   for (uint32_t i = 0; i < n_sets; i++) {
-    if (wish->set != NULL && strcmp(wish->set, sets[i].name) != 0) continue;
+    if (wish->set != NULL && !is_named(wish->set, &sets[i])) continue;
     is_known = true;
     if (!sets[i].fits(wish->capability)) continue;
     bool is_own = strcmp(sets[i].module, wish->module) == 0;

@@ -24,6 +24,7 @@ typedef struct card_set {
   const char *cards;                 /* the capabilities that it fits, for people: "sm_90" */
   bool (*fits)(uint32_t capability); /* 90 is compute capability 9.0 */
   const char *module;                /* the file that holds it */
+  bool has_families;                 /* "name@86" holds a card to a family, for measurements (cuda/portable/tiles.h) */
 } card_set;
 
 /* All sets that there are, in the order in which a card is offered them. */

@@ -97,13 +97,15 @@ weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what)
 weft_status cuda_alloc(cuda_device *device, uint64_t n_bytes, void **out, const char *what);
 /* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
-/* When a kernel may have more than 48 KiB of shared memory, and when it starts early (portable/limits.cu).
+/* When a kernel may have more than 48 KiB of shared memory, and when it starts early (portable/tiles.cu).
  * What is static counts too, of which no kernel has more than 16 KiB beside what it is launched with. */
 #ifdef WEFT_CUDA_PORTABLE
 enum { CUDA_SHARED_BYTES_UNASKED = 32 << 10 };
-void cuda_find_limits(const cuda_device *device); /* at open */
-/* Shared memory that a block of a GEMV may be launched with, on every card that was opened. */
-uint32_t cuda_shared_bytes(void);
+/* At open: the card's family (portable/tiles.h), or that to which the name of the set holds it. UNSUPPORTED: there is
+ * none of that name. */
+weft_status cuda_find_family(const cuda_device *device, uint32_t capability, const char *set, weft_error *error);
+/* Shared memory that a launch asks for, where the card is held to a family. */
+uint64_t cuda_held_bytes(const void *kernel, uint32_t n_threads, uint64_t shared_bytes);
 uint32_t cuda_starts_early(const cuda_device *device);
 #define CUDA_EARLY_STARTS cuda_starts_early(device)
 #else
@@ -123,6 +125,9 @@ static inline void cuda_start_clusters(cuda_device *device, void (*kernel)(P...)
                                        uint32_t n_threads, uint64_t shared_bytes, const A &...args) {
   cudaLaunchAttribute how[2];
   cudaLaunchConfig_t config = {};
+#ifdef WEFT_CUDA_PORTABLE
+  shared_bytes = cuda_held_bytes((const void *)kernel, n_threads, shared_bytes);
+#endif
   config.gridDim = grid;
   config.blockDim = dim3(n_threads);
   config.dynamicSmemBytes = shared_bytes;

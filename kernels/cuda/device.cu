@@ -643,7 +643,8 @@ static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, we
   device_enter_card(&d->base);
   take_facts(d, &found, isa);
 #ifdef WEFT_CUDA_PORTABLE
-  cuda_find_limits(d);
+  status = cuda_find_family(d, found.facts.capability, isa, error);
+  if (status != WEFT_OK) return status;
 #endif
   if (found.facts.one_memory) (void)__atomic_fetch_or(&cards_of_one_memory, 1ull << index, __ATOMIC_RELAXED);
   if (found.compiles_ptx) {

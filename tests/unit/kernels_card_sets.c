@@ -152,6 +152,7 @@ static void a_module_takes_the_cards_that_its_set_fits(void **state) {
     assert_string_equal(choose(second, "80-virtual", later[i], NULL, &line), "portable");
   }
   assert_string_equal(choose(second, "80-virtual", 90, "portable", &line), "portable");
+  assert_string_equal(choose(second, "80-virtual", 90, "portable@86,down=1", &line), "portable"); /* held to a family */
   assert_string_equal(choose(second, "86-real", 89, NULL, &line), "portable");
   assert_null(choose(first, "90a-real", 90, "portable", &line)); /* the other module is asked next */
   assert_null(choose(second, "80-virtual", 75, NULL, &line));
@@ -174,6 +175,10 @@ static void a_refusal_says_what_there_is(void **state) {
   assert_non_null(strstr(line.text, "-DWEFT_CUDA_ARCHITECTURES=90a-real"));
   assert_null(choose(second, "80-virtual", 80, "hopper", &line));
   assert_non_null(strstr(line.text, "kernel set 'hopper' is not for NVIDIA Card (sm_80)"));
+  assert_null(choose(first, "90a-real", 90, "hopper@86", &line)); /* Hopper's set has no families */
+  assert_non_null(strstr(line.text, "kernel set 'hopper@86' is unknown"));
+  assert_null(choose(second, "80-virtual", 90, "portables", &line));
+  assert_non_null(strstr(line.text, "kernel set 'portables' is unknown"));
   assert_null(choose(second, "80-virtual", 75, NULL, &line));
   assert_string_equal(line.text,
                       "backend 'cuda': there are no kernels for NVIDIA Card (sm_75); there is hopper (sm_90), portable "

@@ -73,9 +73,12 @@ typedef struct gemm_args {
   gemm_weight weight[GEMM_WEIGHTS_MAX];
   uint32_t n_weights;
   int type;
-  value_table values;     /* of the type */
-  bool is_w8a8;           /* weights and rows are those of w8a8.h */
-  bool y_is_bf16;         /* W8A8, with jobs: results are stored in bf16, y_stride numbers apart; not gated */
+  value_table values; /* of the type */
+  bool is_w8a8;       /* weights and rows are those of w8a8.h */
+  bool y_is_bf16;     /* W8A8, with jobs: results are stored in bf16, y_stride numbers apart; not gated */
+#ifdef WEFT_CUDA_PORTABLE
+  uint8_t n_stages; /* of a ring in shared memory (portable/tiles.h) */
+#endif
   const void *x;          /* rows after the prologue; F32: the rows as they are */
   bool is_tiled;          /* x is laid out in tiles, which also decides which kernel multiplies */
   const float *x_unscale; /* [rows] the inverse of the prologue's scaling; F32: NULL */

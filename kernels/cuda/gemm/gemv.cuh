@@ -396,7 +396,7 @@ static __device__ __forceinline__ dense_tile find_dense(const gemm_args &a, uint
 /* As many blocks of n_warps and `bytes` of shared memory as the card holds at once, at most one to each item that a
  * block takes at once. */
 static inline uint32_t gemv_blocks_of(const cuda_device *d, uint32_t n_items, uint32_t n_warps, uint32_t bytes) {
-  uint32_t by_bytes = GEMV_SHARED_BYTES_MAX / bytes, by_warps = GEMV_WARPS_MAX / n_warps;
+  uint32_t by_bytes = gemv_blocks_in(bytes), by_warps = GEMV_WARPS_MAX / n_warps;
   uint32_t n_blocks = d->n_multiprocessors * (by_bytes < by_warps ? by_bytes : by_warps);
   return n_items < n_blocks ? n_items : n_blocks;
 }

@@ -11,8 +11,45 @@
 enum {
   GEMV_STAGES = 2, /* of a warp */
   GEMV_SHARED_BYTES_MAX = 220 << 10,
-  DOWN_STAGES_MAX = 8 /* of a warp of the down projection of experts */
+  DOWN_STAGES_MAX = 8, /* of a warp of the down projection of experts */
+  DOWN_STAGES_LEAST = 2
 };
+
+/* Rings that may have another number of stages in the portable set (portable/tiles.h). */
+enum { RING_DENSE, RING_GATE_UP, RING_TILES };
+static inline uint32_t gemv_stages(int) {
+  return GEMV_STAGES;
+}
+
+template <class A>
+static inline void ring_set_stages(A *, int) {}
+
+template <class A>
+static __device__ __forceinline__ uint32_t ring_stages_of(const A &) {
+  return GEMV_STAGES;
+}
+
+/* How many blocks with so much shared memory a multiprocessor has room for; how much each of n has. */
+static inline uint32_t gemv_blocks_in(uint32_t n_bytes) {
+  return GEMV_SHARED_BYTES_MAX / n_bytes;
+}
+
+static inline uint32_t gemv_bytes_of(uint32_t n) {
+  return GEMV_SHARED_BYTES_MAX / n;
+}
+
+/* Most rows of experts of few rows. */
+static inline uint32_t gemv_experts_rows(void) {
+  return UINT32_MAX;
+}
+
+/* Blocks of a multiprocessor of the down projection of experts. */
+static inline uint32_t down_blocks(void) {
+  return 2;
+}
+
+/* Whether a stage is read whole before it is used, and then given back (multiply_span). */
+static constexpr bool RING_IS_READ_FIRST = false;
 
 /* Shared memory of a stage that has room for so many bytes. */
 __host__ __device__ constexpr uint32_t ring_stage_bytes(uint32_t n_bytes) {

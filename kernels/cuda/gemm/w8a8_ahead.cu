@@ -20,7 +20,7 @@ enum {
 
 /* Shared memory of a block, of which a multiprocessor needs to hold one. */
 #ifdef WEFT_CUDA_PORTABLE
-#define AHEAD_BYTES cuda_shared_bytes()
+#define AHEAD_BYTES gemv_bytes_of(1)
 #else
 enum { AHEAD_BYTES = 224 << 10 };
 #endif

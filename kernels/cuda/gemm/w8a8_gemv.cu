@@ -95,6 +95,7 @@ static weft_status start_gemv(cuda_device *d, const gemm_args *args) {
   gemv_cut cut = GATED ? cut_gated(d, a, n_columns, n_raw, NT == 1 ? GEMV_WARPS_MAX : 2 * GEMV_SPLITS_MAX)
                        : cut_plain(d, a, n_columns, n_raw);
   gemm_set_split_k(&a, cut.n_splits); /* which changes no bit */
+  ring_set_stages(&a, RING_DENSE);
   uint32_t n_warps = cut.n_slots * a.n_splits;
   cuda_start(d, kernel, gemv_blocks_of(d, cut.n_groups, n_warps, cut.n_bytes), 32 * n_warps, cut.n_bytes, a,
              cut.n_groups);

@@ -51,14 +51,15 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
   constexpr bool RAW = ROWS != ROWS_PREPARED, ONE = ROWS == ROWS_RAW_ONE;
   constexpr int columns = ONE ? 1 : 8 * NT;
+  const uint32_t n_stages = ring_stages_of(a);
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits, n_slots = n_warps / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
   uint32_t n_spans = w8a8_spans_of(a), tile_floats = n_spans * floats_of_span<columns>();
   uint32_t n_buffers = n_groups > blocks.count() ? 2 : 1;
   gemv_ring ring =
-      ring_init(memory + warp * GEMV_STAGES * span_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, span_bytes(T));
-  float *sums = (float *)(void *)(memory + n_warps * GEMV_STAGES * span_bytes(T));
+      ring_init(memory + warp * n_stages * span_bytes(T), filled + warp * GEMV_STAGES, n_stages, span_bytes(T));
+  float *sums = (float *)(void *)(memory + n_warps * n_stages * span_bytes(T));
   uint8_t *raw = (uint8_t *)(void *)(sums + n_buffers * n_slots * tile_floats);
   dense_tile tile = find_slot<GATED>(a, blocks.own(), slot, n_slots);
   uint32_t group_ahead = blocks.own(); /* whose unit `unit`, of the row tile `ahead`, is issued next */
@@ -79,7 +80,7 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
     if (group_ahead < n_groups) enter(find_slot<GATED>(a, group_ahead, slot, n_slots));
   };
 #pragma unroll 1
-  for (uint32_t stage = 0; stage < GEMV_STAGES; stage++) issue(stage);
+  for (uint32_t stage = 0; stage < n_stages; stage++) issue(stage);
   if (!RAW || !a.raw.is_there) wait_for_prior_grids();
   launch_dependent_grids();
   if (RAW)
@@ -117,7 +118,7 @@ static __device__ __forceinline__ void multiply_groups(const gemm_args &a, uint3
  * n_columns rows), n_raw raw rows. */
 static inline uint32_t w8a8_gemv_bytes(int type, uint32_t n_slots, uint32_t n_splits, uint32_t n_spans,
                                        uint32_t n_columns, uint32_t n_raw, uint32_t n_buffers) {
-  return n_slots * n_splits * GEMV_STAGES * span_bytes(type) +
+  return n_slots * n_splits * gemv_stages(RING_DENSE) * span_bytes(type) +
          4 * n_buffers * n_slots * n_spans * (n_columns * COLUMN + 16) + n_raw * bytes_of_row(n_spans);
 }
 

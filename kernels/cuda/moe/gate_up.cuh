@@ -90,9 +90,9 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
   bool is_last = split + 1 == a.n_splits; /* the warp of the shortest segment runs the epilogue */
-  gemv_ring ring =
-      ring_init(memory + warp * GEMV_STAGES * P::STAGE, filled + warp * GEMV_STAGES, GEMV_STAGES, P::STAGE);
-  float *sums = (float *)(void *)(memory + n_warps * GEMV_STAGES * P::STAGE);
+  const uint32_t n_stages = ring_stages_of(a);
+  gemv_ring ring = ring_init(memory + warp * n_stages * P::STAGE, filled + warp * GEMV_STAGES, n_stages, P::STAGE);
+  float *sums = (float *)(void *)(memory + n_warps * n_stages * P::STAGE);
   uint32_t tile_floats = P::tile_floats(a);
   P product(sums + 4 * tile_floats);
   bool begins = true, own = false; /* the first item is next; the choice of experts is known, and items are theirs */
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, cons
         ahead = at;
         seek();
 #pragma unroll 1
-        for (uint32_t i = 0; i < GEMV_STAGES; i++) issue((ring.at + i) % GEMV_STAGES);
+        for (uint32_t i = 0; i < n_stages; i++) issue((ring.at + i) % n_stages);
       }
       product.open(a, block, slot, lane == 0 && is_last);
     }

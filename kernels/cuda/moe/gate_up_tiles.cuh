@@ -22,8 +22,7 @@
 #include "kernels/cuda/moe/gate_up.cuh"
 
 enum {
-  TILES_WARPS_MAX = GEMV_WARPS_MAX / 2, /* pairs of warps of a block */
-  TILES_STAGES = 2                      /* of a warp */
+  TILES_WARPS_MAX = GEMV_WARPS_MAX / 2 /* pairs of warps of a block */
 };
 
 /* What a warp knows of the choice. A lane has pairs `lane` and `lane + 32`: the expert of each, and in the upper half
@@ -161,7 +160,7 @@ struct tile_warp {
     ahead = item;
     seek();
 #pragma unroll 1
-    for (uint32_t i = 0; i < TILES_STAGES; i++) issue((ring.at + i) % TILES_STAGES);
+    for (uint32_t i = 0; i < ring_stages_of(a); i++) issue((ring.at + i) % ring_stages_of(a));
   }
   __device__ __forceinline__ tile_item enter(uint32_t item, uint8_t *pair) const {
     if (!own) return item_of_shared(a, item);
@@ -199,14 +198,14 @@ static __device__ __forceinline__ void store_gated(const gemm_weight &gate, cons
 template <class P, class F>
 static __device__ __forceinline__ void multiply_gate_up_tiles(const gemm_args &a, F &&gate_of) {
   extern __shared__ __align__(128) uint8_t memory[]; /* rings; [pairs of warps][2][128] results of up; rows */
-  __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * TILES_STAGES];
+  __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
   __shared__ typename P::block block;
   __shared__ uint8_t columns[GEMV_WARPS_MAX][8];
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
-  uint32_t item = warp / 2 * gridDim.x + blockIdx.x, ring_bytes = TILES_STAGES * P::STAGE;
+  uint32_t item = warp / 2 * gridDim.x + blockIdx.x, ring_bytes = ring_stages_of(a) * P::STAGE;
   float *results = (float *)(void *)(memory + n_warps * ring_bytes);
   tile_warp<P> w = {a, P(results + n_warps * 128)};
-  w.ring = ring_init(memory + warp * ring_bytes, filled + warp * TILES_STAGES, TILES_STAGES, P::STAGE);
+  w.ring = ring_init(memory + warp * ring_bytes, filled + warp * GEMV_STAGES, ring_stages_of(a), P::STAGE);
   w.slot = warp % 2;
   w.step = n_warps / 2 * gridDim.x;
   w.n_groups = gemv_tiles(a);
@@ -242,7 +241,7 @@ static __device__ __forceinline__ void multiply_gate_up_tiles(const gemm_args &a
 
 /* Shared memory of a block of so many pairs of warps. */
 static inline uint32_t tiles_bytes(uint32_t n_pairs, uint32_t stage_bytes, uint32_t rows_bytes) {
-  return n_pairs * (2 * TILES_STAGES * stage_bytes + 1024) + rows_bytes;
+  return n_pairs * (2 * gemv_stages(RING_TILES) * stage_bytes + 1024) + rows_bytes;
 }
 
 /* How many pairs of warps a block has: as many as fit. 0: too few for the prologue of n_rows rows and as many of the

@@ -40,16 +40,17 @@ static __device__ __forceinline__ void issue_tile(const gemm_args &a, gemv_ring 
 }
 
 /* The integer sums of the span in the ring's stage with a raw row, and the steps of the lane's outputs g and g + 8. */
-template <int T>
-static __device__ __forceinline__ void multiply_tile(const gemm_args &a, const gemv_ring &ring, uint32_t span,
-                                                     const uint8_t *numbers, int32_t (&d)[1][4], float (&step)[2]) {
+template <int T, class F>
+static __device__ __forceinline__ void multiply_tile(const gemm_args &a, gemv_ring &ring, uint32_t span,
+                                                     const uint8_t *numbers, int32_t (&d)[1][4], float (&step)[2],
+                                                     F &&issue) {
 #ifndef WEFT_CUDA_PORTABLE
   if constexpr (T == INTEGERS) multiply_integers(a, ring, span, numbers, d, step);
 #endif
   if constexpr (T != INTEGERS) {
     w8a8_rows<1> rows = {{numbers}};
     span_rows<1> x;
-    multiply_span<T, 1, true>(a, ring, span, rows, x, d, step);
+    multiply_span<T, 1, true>(a, ring, span, rows, x, d, step, issue);
   }
 }
 
@@ -96,13 +97,12 @@ static __device__ __forceinline__ void multiply_rank(const gemm_args &a, uint32_
   float sum[2] = {0.0f, 0.0f};
 #pragma unroll 1
   for (uint32_t span = 0; span < w8a8_spans_of(a); span++) {
+    auto issue = [&](uint32_t stage) { issue_down<T>(a, ring, stage, ahead); };
     int32_t d[1][4];
     float step[2];
     ring_wait(ring);
-    multiply_tile<T>(a, ring, span, numbers, d, step);
-    uint32_t stage = ring.at;
-    ring_advance(ring);
-    issue_down<T>(a, ring, stage, ahead);
+    multiply_tile<T>(a, ring, span, numbers, d, step, issue);
+    pass_stage<true, false>(ring, issue);
 #pragma unroll
     for (int h = 0; h < 2; h++) sum[h] = __fmaf_rn((float)d[0][2 * h], __fmul_rn(scales[span], step[h]), sum[h]);
   }
@@ -152,14 +152,13 @@ static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t
   const uint8_t *own = rows + of_lane * bytes_of_row(n_spans);
 #pragma unroll 1
   for (uint32_t task = warp; task < n_tasks; task += DOWN_WARPS, ahead += DOWN_WARPS) {
+    auto issue = [&](uint32_t stage) { issue_task<T>(a, ring, stage, first_tile, ahead); };
     int32_t d[1][4];
     float step[2];
     ring_wait(ring);
-    multiply_tile<T>(a, ring, task % n_spans, own, d, step);
+    multiply_tile<T>(a, ring, task % n_spans, own, d, step, issue);
     store_span<1, COLUMNS>(spans + task * floats_of_span<COLUMNS>(), d, step);
-    uint32_t stage = ring.at;
-    ring_advance(ring);
-    issue_task<T>(a, ring, stage, first_tile, ahead);
+    pass_stage<true, false>(ring, issue);
   }
   __syncthreads();
   uint32_t r = threadIdx.x / (16 * DOWN_SHARED_TILES), at = threadIdx.x % (16 * DOWN_SHARED_TILES),
@@ -251,27 +250,29 @@ static uint32_t bytes_of_down(int type, uint32_t n_spans, const gemm_args &share
 bool w8a8_gemv_down_fits(int type, uint32_t n_in, uint32_t k) {
   gemm_args none;
   memset(&none, 0, sizeof none);
-  return bytes_of_down(type, cuda_ceil(n_in, W8A8_SPAN), none, k, 2) <= GEMV_SHARED_BYTES_MAX;
+  return bytes_of_down(type, cuda_ceil(n_in, W8A8_SPAN), none, k, DOWN_STAGES_LEAST) <= GEMV_SHARED_BYTES_MAX;
 }
 
 bool w8a8_gemv_down_shares(const gemm_args *args, const gemm_args *shared, uint32_t k) {
-  uint32_t most = args->n_rows == 1 ? GEMV_SHARED_BYTES_MAX : GEMV_SHARED_BYTES_MAX / 2;
+  uint32_t most = gemv_bytes_of(args->n_rows == 1 ? 1 : down_blocks());
   return args->type == shared->type && shared->is_w8a8 && args->n_rows == shared->n_rows &&
          args->n_rows <= DOWN_WARPS && w8a8_gemv_takes_raw(shared->n_rows, shared->n_in) &&
          gemm_is_wide(shared->raw.x, shared->raw.x_stride) &&
-         bytes_of_down(args->type, w8a8_spans_of(*args), *shared, k, 2) <= most;
+         bytes_of_down(args->type, w8a8_spans_of(*args), *shared, k, DOWN_STAGES_LEAST) <= most;
 }
 
 template <int T>
 static weft_status launch_down(cuda_device *d, const gemm_args &a, const gemm_args &shared, const float *weights,
                                uint32_t k) {
-  uint32_t n_spans = w8a8_spans_of(a), n_stages = 2;
-  while (n_stages < n_spans && n_stages < DOWN_STAGES_MAX &&
-         bytes_of_down(T, n_spans, shared, k, n_stages + 1) <= DOWN_BYTES_OF_TWO)
-    n_stages++;
+  uint32_t n_spans = w8a8_spans_of(a), n_stages = DOWN_STAGES_LEAST, n_blocks = down_blocks();
+  if (bytes_of_down(T, n_spans, shared, k, n_stages) > gemv_bytes_of(n_blocks)) n_blocks = 1;
+  auto has_room = [&](uint32_t n) {
+    uint32_t most = n == 2 ? gemv_bytes_of(n_blocks) : (uint32_t)DOWN_BYTES_OF_TWO;
+    return n <= n_spans && n <= DOWN_STAGES_MAX && bytes_of_down(T, n_spans, shared, k, n) <= most;
+  };
+  while (has_room(n_stages + 1)) n_stages++;
   uint32_t bytes = bytes_of_down(T, n_spans, shared, k, n_stages),
-           n_items = shared_items(shared) + a.weight[0].n_tiles * a.n_rows,
-           room = d->n_multiprocessors * (2 * bytes <= GEMV_SHARED_BYTES_MAX ? 2 : 1);
+           n_items = shared_items(shared) + a.weight[0].n_tiles * a.n_rows, room = d->n_multiprocessors * n_blocks;
   cuda_start(d, a.n_rows == 1 ? w8a8_down_kernel<T, true> : w8a8_down_kernel<T, T == INTEGERS>,
              n_items < room ? n_items : room, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages,
              host_products_results(d));

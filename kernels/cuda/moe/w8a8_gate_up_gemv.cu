@@ -62,13 +62,11 @@ struct gate_up_w8a8 {
       float step[2];
       span_rows<1> x;
       ring_wait(ring);
-      multiply_span<T, 1, true>(a, ring, span, own, x, d, step);
+      multiply_span<T, 1, true>(a, ring, span, own, x, d, step, issue);
 #pragma unroll
       for (int e = 0; e < 4; e++)
         all[e] = __fmaf_rn((float)d[0][e], __fmul_rn(scales[e % 2][span], step[e / 2]), all[e]);
-      uint32_t stage = ring.at;
-      ring_advance(ring);
-      issue(stage);
+      pass_stage<true, false>(ring, issue);
     }
   }
   __device__ __forceinline__ float scale_of_tile(const gemm_weight &weight, uint32_t matrix) const {
@@ -97,13 +95,13 @@ static uint32_t bytes_of_rows(uint32_t n_rows, uint32_t n_spans, bool shared) {
 
 /* Shared memory of a block, of one row. */
 static uint32_t bytes_of(int type, uint32_t n_warps, uint32_t n_spans, bool shared) {
-  return n_warps * GEMV_STAGES * span_bytes(type) + 16 * n_spans * floats_of_span<1>() +
+  return n_warps * gemv_stages(RING_GATE_UP) * span_bytes(type) + 16 * n_spans * floats_of_span<1>() +
          bytes_of_rows(1, n_spans, shared);
 }
 
 bool w8a8_gemv_gate_up_fits(int type, uint32_t n_rows, uint32_t n_in, bool shared) {
   uint32_t n_spans = cuda_ceil(n_in, W8A8_SPAN);
-  if (!w8a8_takes(type) || !w8a8_gemv_takes_raw(n_rows, n_in)) return false;
+  if (!w8a8_takes(type) || !w8a8_gemv_takes_raw(n_rows, n_in) || n_rows > gemv_experts_rows()) return false;
   if (n_rows == 1) return bytes_of(type, 2 * GEMV_SPLITS_MAX, n_spans, shared) <= GEMV_SHARED_BYTES_MAX;
   return tiles_pairs(n_rows, span_bytes(type), bytes_of_rows(n_rows, n_spans, shared)) > 0;
 }
@@ -116,8 +114,8 @@ static void choose_splits(const cuda_device *d, gemm_args *a) {
   for (uint32_t n = GEMV_WARPS_MAX / 2; n >= SPLITS_LEAST; n--) {
     uint32_t n_blocks = d->n_multiprocessors * (GEMV_WARPS_MAX / (2 * n)), each = cuda_ceil(n_spans, n);
     uint32_t time = cuda_ceil(n_items, n_blocks) * (3 * each + 1); /* to begin and to add up takes a third of a span */
-    bool fits = n_spans >= n && bytes_of(a->type, 2 * n, n_spans, a->n_shared > 0) <=
-                                    GEMV_SHARED_BYTES_MAX / (GEMV_WARPS_MAX / (2 * n));
+    bool fits =
+        n_spans >= n && bytes_of(a->type, 2 * n, n_spans, a->n_shared > 0) <= gemv_bytes_of(GEMV_WARPS_MAX / (2 * n));
     if (fits && time < least) least = time, best = n;
   }
   gemm_set_split_k(a, best);
@@ -127,6 +125,7 @@ template <int T>
 static weft_status launch_gate_up(cuda_device *d, const gemm_args &given) {
   gemm_args a = given;
   uint32_t n_spans = w8a8_spans_of(a), rows_bytes = bytes_of_rows(a.n_rows, n_spans, a.n_shared > 0);
+  ring_set_stages(&a, a.n_rows > 1 ? RING_TILES : RING_GATE_UP);
   if (a.n_rows > 1) {
     uint32_t n_pairs = tiles_pairs(a.n_rows, span_bytes(T), rows_bytes);
     cuda_start(d, w8a8_gate_up_tiles_kernel<T>, d->n_multiprocessors, 64 * n_pairs,

@@ -411,20 +411,31 @@ weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, u
   return cuda_launched(d, "attention");
 }
 
+/* Decoding of many items: with fewer stages where twice as many blocks share a multiprocessor then. */
+template <int D, bool SINKS = false>
+static void start_decode(cuda_device *d, const attention_kernel_args *args) {
+  using four = attention_shape<D, 1, 1, 4>;
+  using two = attention_shape<D, 1, 1, 2>;
+  bool many = args->n_items * args->op.kv.n_kv_heads * four::slices > d->n_multiprocessors;
+  bool fit = cuda_blocks_in(sizeof(attention_memory<four>), 0) >= cuda_family()->decode;
+  if (many && !fit && cuda_blocks_in(sizeof(attention_memory<two>), 0) >= cuda_family()->decode)
+    start<two, SINKS>(d, args, DECODE_QUERIES);
+  else
+    start<four, SINKS>(d, args, DECODE_QUERIES);
+}
+
 weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args *args) {
   /* Where multiprocessors would have no item, two blocks share the dimensions of out. */
   bool halves = 2 * args->n_items * args->op.kv.n_kv_heads <= d->n_multiprocessors;
   switch (args->op.kv.head_dim) {
     case 64:
-      args->op.sinks != NULL ? start<attention_shape<64, 1, 1, 4>, true>(d, args, DECODE_QUERIES)
-                             : start<attention_shape<64, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      args->op.sinks != NULL ? start_decode<64, true>(d, args) : start_decode<64>(d, args);
       break;
     case 128:
-      start<attention_shape<128, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      start_decode<128>(d, args);
       break;
     case 256:
-      halves ? start<attention_shape<256, 1, 1, 5, 128>>(d, args, DECODE_QUERIES)
-             : start<attention_shape<256, 1, 1, 4>>(d, args, DECODE_QUERIES);
+      halves ? start<attention_shape<256, 1, 1, 5, 128>>(d, args, DECODE_QUERIES) : start_decode<256>(d, args);
       break;
     default:
       start<attention_shape<512, 1, 1, 4>>(d, args, DECODE_QUERIES);

@@ -26,11 +26,10 @@
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/portable/tile.cuh"
 
-enum { TILE_WIDE, TILE_NARROW, TILE_THIN, TILE_SPLIT /* of 8 bits alone */ };
-
 /* X_UNIT: bytes that eight rows have of 128 inputs. */
 template <int T, int SIZE, uint32_t X_UNIT>
 struct gemm_tile {
+  static constexpr int size = SIZE;
   static constexpr packed_shape f = packed_shape_of(T);
   static constexpr bool wide = SIZE == TILE_WIDE, eight = X_UNIT == 1024, /* 8 bits */
       thin = SIZE == TILE_THIN, split = SIZE == TILE_SPLIT;
@@ -59,7 +58,7 @@ struct gemm_tile {
   static constexpr uint32_t fits = wide || split         ? 2
                                    : SIZE == TILE_NARROW ? 4
                                    : of_memory < of_thin ? of_memory
-                                                         : of_thin; /* on a multiprocessor */
+                                                         : of_thin; /* on a multiprocessor, at most */
   static_assert(stages >= 2, "two stages at least");
 };
 
@@ -150,12 +149,20 @@ static __device__ __forceinline__ tile_item item_at(const tile_items<B> &items, 
   return {job.matrix, job.first + first, first < job.n ? min(S::rows, job.n - first) : 0, of.group * S::tiles};
 }
 
-/* Blocks of a launch: as many as the card holds at once at the least, one to an item at the most. */
+/* Blocks that a multiprocessor has at once. */
+template <class S>
+static inline uint32_t blocks_at_once(void) {
+  uint32_t n = cuda_family()->tile[S::size], room = cuda_blocks_in(S::bytes, 0);
+  if (n > S::fits) n = S::fits;
+  return n < room ? n : room;
+}
+
+/* Blocks of a launch: as many as the card holds at once, one to an item at the most. */
 template <class S>
 static inline uint32_t blocks_of(const cuda_device *d, const gemm_args &a) {
   uint64_t n_jobs = a.jobs != NULL ? a.jobs_max : 1, rows = a.jobs != NULL ? a.job_rows : a.n_rows;
   uint64_t n_items = n_jobs * cuda_ceil((uint32_t)rows, S::rows) * cuda_ceil(tiles_of(a), S::tiles);
-  uint64_t n_fit = (uint64_t)d->n_multiprocessors * S::fits;
+  uint64_t n_fit = (uint64_t)d->n_multiprocessors * blocks_at_once<S>();
   return (uint32_t)(n_items < n_fit ? n_items : n_fit);
 }
 

@@ -8,9 +8,22 @@
 #ifndef WEFT_KERNELS_CUDA_PORTABLE_GEMV_RING_CUH
 #define WEFT_KERNELS_CUDA_PORTABLE_GEMV_RING_CUH
 
-#include "kernels/cuda/portable/limits.h"
+#include "kernels/cuda/portable/tiles.h"
 
 enum { GEMV_STAGES = 2, GEMV_SHARED_BYTES_MAX = PORTABLE_SHARED_BYTES, DOWN_STAGES_MAX = GEMV_STAGES };
+
+static inline uint32_t gemv_stages(int) {
+  return GEMV_STAGES;
+}
+
+template <class A>
+static __device__ __forceinline__ uint32_t ring_stages_of(const A &) {
+  return GEMV_STAGES;
+}
+
+static inline uint32_t gemv_blocks_in(uint32_t n_bytes) {
+  return GEMV_SHARED_BYTES_MAX / n_bytes;
+}
 
 __host__ __device__ constexpr uint32_t ring_stage_bytes(uint32_t) {
   return 0;

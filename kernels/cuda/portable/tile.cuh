@@ -9,7 +9,7 @@
 #define WEFT_KERNELS_CUDA_PORTABLE_TILE_CUH
 
 #include "kernels/cuda/common.cuh"
-#include "kernels/cuda/portable/limits.h"
+#include "kernels/cuda/portable/tiles.h"
 
 /* Starts the copy of n_bytes, a multiple of 16, by `n_threads` threads of which this is number `own`. */
 static __device__ __forceinline__ void copy_bytes(uint8_t *to, const uint8_t *from, uint32_t n_bytes, uint32_t own,

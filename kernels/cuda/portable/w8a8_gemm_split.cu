@@ -37,7 +37,7 @@ bool w8a8_gemm_pairs(const cuda_device *d, const gemm_args *a, const gemm_args *
   bool types = (a->type == WEFT_TYPE_Q4_K || a->type == WEFT_TYPE_Q5_K) && b->type == WEFT_TYPE_Q6_K;
   if (!types || !is_split(d, a) || !is_split(d, b)) return false;
   using S = gemm_tile<WEFT_TYPE_Q6_K, TILE_SPLIT, 1024>;
-  return blocks_of_split<WEFT_TYPE_Q4_K>(d, a) + blocks_of<S>(d, *b) <= (uint32_t)d->n_multiprocessors * S::fits;
+  return blocks_of_split<WEFT_TYPE_Q4_K>(d, a) + blocks_of<S>(d, *b) <= d->n_multiprocessors * blocks_at_once<S>();
 }
 
 template <int T>

@@ -39,9 +39,12 @@ static uint32_t slots_of(const cuda_device *d, const gemm_args &a, const gemm_ar
 }
 
 template <int T, int ROWS>
-static weft_status start_pair(cuda_device *d, const gemm_args &a, const gemm_args &b) {
+static weft_status start_pair(cuda_device *d, const gemm_args &first, const gemm_args &second) {
+  gemm_args a = first, b = second;
   uint32_t n_columns = ROWS == ROWS_RAW_ONE ? 1 : 8, n_raw = ROWS != ROWS_PREPARED ? a.n_rows : 0;
   uint32_t n_slots = slots_of(d, a, b, n_columns), n_warps = n_slots * a.n_splits;
+  ring_set_stages(&a, RING_DENSE);
+  ring_set_stages(&b, RING_DENSE);
   uint32_t n = cuda_ceil(gemv_tiles(a), n_slots), other = cuda_ceil(gemv_tiles(b), n_slots);
   uint32_t bytes = w8a8_gemv_bytes(WEFT_TYPE_Q6_K, n_slots, a.n_splits, w8a8_spans_of(a), n_columns, n_raw, 2);
   cuda_start(d, w8a8_gemv_pair_kernel<T, WEFT_TYPE_Q6_K, ROWS>, n + other, 32 * n_warps, bytes, a, b, n, n, other);

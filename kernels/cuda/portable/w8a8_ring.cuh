@@ -8,9 +8,42 @@
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/portable/tiles.h"
 
-#define GEMV_SHARED_BYTES_MAX cuda_shared_bytes()
-enum { GEMV_STAGES = 2, DOWN_STAGES_MAX = 4 };
+#define GEMV_SHARED_BYTES_MAX gemv_bytes_of(1)
+enum { GEMV_STAGES = 2 /* at most */, DOWN_STAGES_MAX = 4, DOWN_STAGES_LEAST = 1 };
+
+static inline uint32_t gemv_stages(gemv_ring_kind kind) {
+  return cuda_family()->ring[kind];
+}
+
+template <class A>
+static inline void ring_set_stages(A *a, gemv_ring_kind kind) {
+  a->n_stages = (uint8_t)gemv_stages(kind);
+}
+
+template <class A>
+static __device__ __forceinline__ uint32_t ring_stages_of(const A &a) {
+  return a.n_stages;
+}
+
+static inline uint32_t gemv_blocks_in(uint32_t n_bytes) {
+  return cuda_blocks_in(n_bytes, PORTABLE_STATIC_BYTES);
+}
+
+static inline uint32_t gemv_bytes_of(uint32_t n) {
+  return cuda_shared_bytes_of(n, PORTABLE_STATIC_BYTES);
+}
+
+static inline uint32_t gemv_experts_rows(void) {
+  return cuda_family()->experts;
+}
+
+static inline uint32_t down_blocks(void) {
+  return cuda_family()->down;
+}
+
+static constexpr bool RING_IS_READ_FIRST = true;
 
 __host__ __device__ constexpr uint32_t ring_stage_bytes(uint32_t n_bytes) {
   return n_bytes;
