@@ -43,14 +43,14 @@ typedef struct cuda_set {
   weft_status (*w8a8_gemv_down)(cuda_device *d, const struct gemm_args *args, const struct gemm_args *shared,
                                 const float *weights, uint32_t k);
   /* Of attention_flash: most groups of FLASH_QUERIES queries of an item, most blocks that take an item's chunks in
-   * turn, whether it can prepare its results for products of 8 bits. Whether the fast kernels read keys of 8 bits. */
+   * turn, whether it can prepare its results for products of 8 bits. */
   uint32_t flash_groups, flash_turns;
-  bool flash_prepares, attention_q8;
+  bool flash_prepares;
   weft_status (*attention_flash)(cuda_device *d, const struct attention_kernel_args *args, uint32_t n_groups);
   weft_status (*attention_decode_stream)(cuda_device *d, const struct attention_kernel_args *args);
   weft_status (*attention_decode_cluster)(cuda_device *d, const struct attention_kernel_args *args);
   uint32_t decode_floats; /* scratch of attention_decode_cluster for each item and key head; where it is not 0, an item
-                           * has to be of one chunk */
+                           * has to be of one chunk, over bf16 keys */
   weft_status (*soft)(cuda_device *d, const struct head_group *group);
   weft_status (*soft_integers)(cuda_device *d, const struct head_group *group); /* NULL: soft is for all rows */
   weft_status (*route)(weft_device *device, const weft_route_args *args);

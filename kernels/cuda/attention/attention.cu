@@ -26,7 +26,7 @@ typedef struct attention_cut {
 
 /* What attention_decode_cluster, attention_decode_stream and attention_flash can read; any other call is for
  * attention_fallback. */
-static bool is_fast(const cuda_device *d, const weft_attention_args *args) {
+static bool is_fast(const weft_attention_args *args) {
   const weft_kv_view *kv = &args->kv;
   uint64_t all = (uint64_t)(uintptr_t)kv->base | kv->page_bytes | kv->k_offset | kv->v_offset |
                  (uint64_t)(uintptr_t)args->own_k | (uint64_t)(uintptr_t)args->own_v;
@@ -34,8 +34,8 @@ static bool is_fast(const cuda_device *d, const weft_attention_args *args) {
   bool wider = kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
   bool known = kv->head_dim == 64 || (wider && args->sinks == NULL);
   bool in_pairs = ((uintptr_t)args->out & 7u) == 0 && args->out_stride % 2 == 0;
-  return ((q8 && d->set->attention_q8) || kv->type == WEFT_TYPE_BF16) && known &&
-         all % (q8 ? q8_piece((int)kv->head_dim) : 16) == 0 && in_pairs && args->scale > 0.0f;
+  return (q8 || kv->type == WEFT_TYPE_BF16) && known && all % (q8 ? q8_piece((int)kv->head_dim) : 16) == 0 &&
+         in_pairs && args->scale > 0.0f;
 }
 
 /* Chunks that queries [first, first + n) of a segment see: [*chunk, *end). */
@@ -102,7 +102,7 @@ static void count_decode(const weft_attention_args *args, uint32_t s, attention_
 static attention_cut count_cut(const cuda_device *d, const weft_attention_args *args) {
   attention_cut cut;
   memset(&cut, 0, sizeof cut);
-  cut.fast = is_fast(d, args);
+  cut.fast = is_fast(args);
   cut.group = args->n_heads / args->kv.n_kv_heads;
   cut.decode_most = most_of_decode(d, args, &cut);
   uint32_t n_large = 0, n_small = 0, most_chunks = 0, chunk, end;
@@ -135,7 +135,7 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
   bool one_chunk = cut.split || cut.n_merges == 0;
   uint64_t many = d->set->decode_floats > 0 ? enough / 2 : enough; /* tiles of keys have more blocks to an item */
   cut.stream =
-      n_items * across >= many || (d->set->decode_floats > 0 && !one_chunk) ||
+      n_items * across >= many || (d->set->decode_floats > 0 && (!one_chunk || args->kv.type == WEFT_TYPE_Q8_0)) ||
       n_items * args->kv.n_kv_heads > attention_decode_cluster_room(d, args->kv.head_dim); /* they would take turns */
   if (!cut.stream) cut.n_scratch = n_items * args->kv.n_kv_heads * d->set->decode_floats;
   if (cut.split)
@@ -152,7 +152,7 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
 uint64_t cuda_attention_scratch(weft_device *device, const weft_attention_args *args) {
   const cuda_device *d = cuda_of(device);
   uint64_t most = PART_FLOATS_MAX + (uint64_t)d->n_multiprocessors / 2 * d->set->decode_floats;
-  if (args->segment == NULL) return is_fast(d, args) ? 4 * most : 0;
+  if (args->segment == NULL) return is_fast(args) ? 4 * most : 0;
   attention_cut cut = count_cut(d, args);
   uint64_t n_part = cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
   return 4 * (cut.n_scratch > 0 ? (n_part + 3) / 4 * 4 + cut.n_scratch : n_part); /* scores are read in fours */
