@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention of the portable set over keys in bf16 and in 8 bits, for heads of 64, 128, 256 and 512, with mma.sync:
- * flash attention of many queries and flash decoding of up to sixteen, by one text. The numerics are those of attention.cuh.
+ * flash attention of many queries and flash decoding of up to sixteen, by one text. The numerics are those of
+ * attention.cuh.
  *
  *   block     some queries of an item: 64 of them, of heads of 512 it is 32, in decoding 16; there it has half of the
  *             dimensions of out of such heads, so that there are more blocks, and of those of 256 where items are few
