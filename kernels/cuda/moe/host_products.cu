@@ -388,17 +388,22 @@ static void set_product(host_desk *desk, const weft_weight *const weight[2], con
                (uint64_t)n_weights * weight[0]->n_out * weight[0]->n_in);
 }
 
-/* The job of a call's weights. NULL: there is no memory for it. */
+/* The job of a call's weights. NULL: there is no memory for it, or it is of other weights. It is made once and never
+ * written again: a step is enqueued while host functions of the one before it read the job of the same weights. */
 static desk_job *job_of(cuda_device *d, const weft_experts_args *args, cuda_kept_experts *const kept[4]) {
-  if (kept[3]->job == NULL) kept[3]->job = weft_alloc(1, sizeof(desk_job));
-  desk_job *job = (desk_job *)kept[3]->job;
-  if (job == NULL) return NULL;
   const bool one = args->gate_up != NULL;
   const weft_weight *const in[2] = {one ? args->gate_up : args->gate, args->up}, *const down[2] = {args->down, NULL};
   const cuda_kept_experts *const kept_in[2] = {one ? kept[0] : kept[1], kept[2]}, *const kept_down[2] = {kept[3], NULL};
-  set_product(desk_of(d), in, kept_in, one ? 1 : 2, &desk_of(d)->in, &job->in);
-  set_product(desk_of(d), down, kept_down, 1, &desk_of(d)->down, &job->down);
-  job->down.is_down = true;
+  desk_job made;
+  memset(&made, 0, sizeof made);
+  set_product(desk_of(d), in, kept_in, one ? 1 : 2, &desk_of(d)->in, &made.in);
+  set_product(desk_of(d), down, kept_down, 1, &desk_of(d)->down, &made.down);
+  made.down.is_down = true;
+  desk_job *job = (desk_job *)kept[3]->job;
+  if (job != NULL) return memcmp(job, &made, sizeof made) == 0 ? job : NULL;
+  job = (desk_job *)weft_alloc(1, sizeof *job);
+  if (job != NULL) memcpy(job, &made, sizeof made);
+  kept[3]->job = job;
   return job;
 }
 
