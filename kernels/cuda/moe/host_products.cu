@@ -321,7 +321,9 @@ weft_status host_desk_grow(cuda_device *d, const weft_weight *weight) {
       (n_spans > desk->spans_max || n_out > desk->out_max || weight->n_mats > desk->mats_max))
     status = grow_desk(d, desk, n_spans, n_out, weight->n_mats);
   if (status != WEFT_E_NO_MEMORY) return status;
-  desk->is_off = true; /* the link brings all of them */
+  desk->is_off = true; /* the link brings all of them, and pinned memory is for experts */
+  free_side(&desk->in);
+  free_side(&desk->down);
   return WEFT_OK;
 }
 
