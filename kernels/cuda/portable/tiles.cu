@@ -17,8 +17,8 @@
 
 /* The least family first. Sizes: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", where a
  * multiprocessor has 65536 registers everywhere, 255 of a thread at most; a family of several capabilities has the
- * least of each (blocks: 8.6 has 16, 8.9 and 12.0 have 24). Capabilities that are not in the guide's table get the
- * first row. Choices: bench/results/h200-portable-tiles.json. */
+ * least of each (blocks: 8.6 has 16, 8.9 and 12.0 have 24). Capabilities that family_of does not name get the first
+ * row. Choices: bench/results/h200-portable-tiles.json. */
 static const card_family families[] = {
     /*        KiB of a block, of all; threads, blocks; early; ring; down, experts; wide, narrow, thin, split; decode */
     {"86", 86, 99 << 10, 100 << 10, 1536, 16, false, {1, 1, 1}, 2, 4, {2, 4, 4, 1}, 2},
