@@ -35,6 +35,7 @@
 
 enum { BEGIN = 250 /* microseconds, until measured: kernels and host functions around products */ };
 enum { FINISH_THREADS = 256, TASK_TILES = 2 };
+static const float FACTOR_LEAST = 0.25f; /* to which calls without a share forget it: a core of 32 GB/s */
 
 /* Numbers and scales of rows, and results, in slots. */
 typedef struct desk_side {
@@ -238,7 +239,8 @@ static void CUDART_CB run_product(void *arg) {
   host_list *list = p->desk->list;
   const uint32_t n = list->n_experts < DESK_EXPERTS ? list->n_experts : (uint32_t)DESK_EXPERTS;
   if (n == 0) { /* what was measured is forgotten slowly, so that a share is tried again */
-    list->factor *= 0.995f, list->begin += 0.005f * ((float)BEGIN - list->begin);
+    if (list->factor > FACTOR_LEAST) list->factor *= 0.995f;
+    list->begin += 0.005f * ((float)BEGIN - list->begin);
     return;
   }
   const uint64_t began = weft_clock_us();
