@@ -539,6 +539,7 @@ static void files_bytes(const weft_devices *devices, const integers_ask *ask, co
     weft_split_reason reason;
     uint64_t own[WEFT_DEVICES_MAX];
     if (weft_split_stages(split) > 1) (void)devices_split(devices, 0, ask->gguf[i], &cut, &reason, NULL);
+    cut.codes_alone = split->codes_alone;
     weft_split_bytes(ask->gguf[i], &cut, own);
     for (uint32_t p = 0; p < weft_split_stages(split); p++) n_bytes[p] += own[p];
   }

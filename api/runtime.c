@@ -330,7 +330,7 @@ static void print_weights(const weft_devices *devices, weft_text *t) {
       if (experts.n_threads > 0) n_threads = experts.n_threads;
     }
     if (n_cached > 0) weft_text_printf(t, ", of which %.1f MiB are in device memory besides", mib_of(n_cached));
-    if (n_threads > 0) weft_text_printf(t, "; %u threads compute some of them", n_threads);
+    if (n_threads > 0) weft_text_printf(t, "; %u threads may compute some of them", n_threads);
     weft_text_printf(t, "\n");
   }
 }

@@ -235,7 +235,7 @@ static void run_cached(const rig *on_card, uint32_t products, uint64_t n_mib, ui
   need(e.n_tokens_cached > 0 && e.n_tokens_cached < e.n_tokens, "a device with a cache", "it was not used");
   need(e.n_exchanged > 0, "a device with a cache", "no expert came into it");
   (void)printf("%u threads computed experts for %llu tokens\n", e.n_threads, (unsigned long long)e.n_tokens_computed);
-  need((e.n_threads > 0) == (e.n_tokens_computed > 0), "the processor's share", "it computed nothing");
+  need(e.n_threads > 0 || e.n_tokens_computed == 0, "the processor's share", "nobody is there to compute it");
   need(e.n_threads == 0 || products == 8, "the processor's share", "16 bits are not its");
   close_rig(&cached);
 }

@@ -421,6 +421,7 @@ bool cuda_experts_forget(cuda_device *d, void *data) {
   cuda_kept_experts *kept = find_kept(d, data);
   if (kept == NULL || !expert_slots_forget(&d->experts.slots, data)) return false;
   if (!d->lost) (void)cudaStreamSynchronize(d->stream);
+  host_products_rest(d);
   close_kept(d, kept);
   cuda_experts_cache *c = d->cache;
   c->n_kept -= 1;

@@ -19,6 +19,7 @@
 #include "kernels/cuda/moe/host_products.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -61,7 +62,8 @@ struct host_desk {
   desk_results few;                      /* what host_products_await has waited for */
   uint64_t n_computed;                   /* weft_experts_report.n_tokens_computed */
   uint32_t n_threads;
-  uint64_t in_ended; /* when gate and up did, by weft_clock_us */
+  uint32_t n_running; /* host functions at work: they read weights and the desk */
+  uint64_t in_ended;  /* when gate and up did, by weft_clock_us */
 };
 
 static host_desk *desk_of(const cuda_device *d) {
@@ -85,7 +87,7 @@ typedef struct desk_job {
   desk_product in, down;
 } desk_job;
 
-/* ---- threads: those of all desks of the process, one product after another ---------------------------------- */
+/* ---- threads: those of all desks of the module, one product after another ---------------------------------- */
 
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static weft_thread_pool *pool;
@@ -234,8 +236,7 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
     p->desk->tile(&matrix, tile, &rows, sums + tile * CARD_TILE, p->n_sums);
 }
 
-static void CUDART_CB run_product(void *arg) {
-  desk_product *p = (desk_product *)arg;
+static void multiply_share(desk_product *p) {
   host_list *list = p->desk->list;
   const uint32_t n = list->n_experts < DESK_EXPERTS ? list->n_experts : (uint32_t)DESK_EXPERTS;
   if (n == 0) { /* what was measured is forgotten slowly, so that a share is tried again */
@@ -251,6 +252,20 @@ static void CUDART_CB run_product(void *arg) {
   list->factor += 0.1f * (took / expected - list->factor);
   if (p->is_down) list->begin += 0.1f * (2.0f * (float)(began - p->desk->in_ended) - list->begin);
   p->desk->in_ended = weft_clock_us();
+}
+
+static void CUDART_CB run_product(void *arg) {
+  desk_product *p = (desk_product *)arg;
+  host_desk *desk = p->desk;
+  __atomic_fetch_add(&desk->n_running, 1, __ATOMIC_ACQUIRE);
+  multiply_share(p);
+  __atomic_fetch_sub(&desk->n_running, 1, __ATOMIC_RELEASE);
+}
+
+/* A wait for the stream of a device that is lost ends at once, and calls no further function. */
+void host_products_rest(const cuda_device *d) {
+  const host_desk *desk = desk_of(d);
+  while (desk != NULL && __atomic_load_n(&desk->n_running, __ATOMIC_ACQUIRE) > 0) (void)sched_yield();
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------- */
@@ -333,6 +348,7 @@ void host_desk_close(cuda_device *d) {
   host_desk *desk = desk_of(d);
   if (desk == NULL) return;
   if (desk->stream != NULL) (void)cudaStreamSynchronize(desk->stream);
+  host_products_rest(d);
   free_side(&desk->in);
   free_side(&desk->down);
   if (desk->list != NULL) (void)cudaFreeHost(desk->list);

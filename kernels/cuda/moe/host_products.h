@@ -40,6 +40,8 @@ typedef struct desk_results {
  * lacks, the link brings all experts, and the report says so by having no threads. */
 weft_status host_desk_grow(cuda_device *d, const weft_weight *weight);
 void host_desk_close(cuda_device *d);
+/* No host function is at work, though the device may be lost: before weights in host memory are freed. */
+void host_products_rest(const cuda_device *d);
 /* A copy of so many bytes over the link took so many microseconds. */
 void host_desk_hear_link(cuda_device *d, uint64_t n_bytes, uint64_t us);
 

@@ -10,7 +10,8 @@
  * held are caches, clocks and the rates of memory and products. "portable@86,down=1" changes a choice of the row too,
  * for the sweep of bench/tile_sweep.py.
  *
- * Law: no bit depends on a family. Cards of one process that are of several have the least. */
+ * Law: no bit depends on a family. Cards of one process that are of several have the least, so all of them are opened
+ * before any work is planned. */
 #ifndef WEFT_KERNELS_CUDA_PORTABLE_TILES_H
 #define WEFT_KERNELS_CUDA_PORTABLE_TILES_H
 
